@@ -1,0 +1,30 @@
+# Everything the project needs from outside, found once.
+find_package(Threads REQUIRED)
+find_package(absl CONFIG REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(Protobuf REQUIRED)
+find_package(RocksDB CONFIG REQUIRED)
+find_package(zstd CONFIG REQUIRED)
+find_package(nlohmann_json CONFIG REQUIRED)
+find_package(CLI11 CONFIG REQUIRED)
+
+find_library(WSTORE_XXHASH_LIBRARY xxhash REQUIRED)
+find_path(WSTORE_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
+add_library(wstore_xxhash INTERFACE)
+target_include_directories(wstore_xxhash SYSTEM INTERFACE ${WSTORE_XXHASH_INCLUDE_DIR})
+target_link_libraries(wstore_xxhash INTERFACE ${WSTORE_XXHASH_LIBRARY})
+
+if(WSTORE_BUILD_TESTS)
+  find_package(Catch2 REQUIRED)
+endif()
+
+# CUDA and NCCL live behind interfaces of the transfer layer and are left out where they are absent.
+if(NOT WSTORE_WITH_CUDA STREQUAL "OFF")
+  if(WSTORE_WITH_CUDA STREQUAL "ON")
+    find_package(CUDAToolkit REQUIRED)
+    find_package(NCCL REQUIRED)
+  else()
+    find_package(CUDAToolkit QUIET)
+    find_package(NCCL QUIET)
+  endif()
+endif()

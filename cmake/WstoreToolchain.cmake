@@ -1,0 +1,18 @@
+# Warnings, sanitizers and the compiler cache: what every target of the project is built with.
+find_program(WSTORE_CCACHE ccache)
+if(WSTORE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${WSTORE_CCACHE})
+endif()
+
+add_library(wstore_build_options INTERFACE)
+target_compile_options(wstore_build_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
+                                                      -Wimplicit-fallthrough)
+if(WSTORE_WERROR)
+  target_compile_options(wstore_build_options INTERFACE -Werror)
+endif()
+if(WSTORE_SANITIZE)
+  target_compile_options(wstore_build_options INTERFACE -fsanitize=${WSTORE_SANITIZE}
+                                                        -fno-omit-frame-pointer
+                                                        -fno-sanitize-recover=all)
+  target_link_options(wstore_build_options INTERFACE -fsanitize=${WSTORE_SANITIZE})
+endif()

@@ -1,0 +1,78 @@
+// The fingerprint: an additive sum over a tensor's bits that detects corruption at memory speed and
+// adds up over parts. docs/formats/fingerprint.md has the definition, the bound and test vectors.
+//
+//   F(T) = sum over 32-bit words w of A(T, w / 128) x B(w mod 128) x word     (two lanes, mod 2^64)
+//
+// A and B are odd and come from Philox2x64-10 under keys derived by SHA-256 from the base digest (and
+// for A the tensor's name). Tensor bytes are little-endian words, zero-padded at the end; an element
+// within a word counts as bits x 2^(8 x its byte offset), so parts of a tensor may be summed apart.
+// It is no defence against an adversary: digests are.
+//
+// All functions are pure and thread-safe.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/types/span.h"
+#include "wstore/digest.h"
+
+namespace wstore {
+
+struct Fingerprint {
+  std::array<uint64_t, 2> lanes{};
+
+  Fingerprint& operator+=(const Fingerprint& other);
+  Fingerprint& operator-=(const Fingerprint& other);
+  friend Fingerprint operator+(Fingerprint a, const Fingerprint& b) { return a += b; }
+  friend Fingerprint operator-(Fingerprint a, const Fingerprint& b) { return a -= b; }
+  friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
+};
+
+// 32 lower-case hexadecimal digits, lane 0 first.
+std::string ToHex(const Fingerprint& fingerprint);
+
+// The multipliers that all tensors of a store share. 2 KiB; make it once per store.
+class FingerprintKey {
+ public:
+  // `base_digest`: the digest of the store's original base, which outlives squashing and mirroring.
+  explicit FingerprintKey(const Digest& base_digest);
+
+  const Digest& base_digest() const { return base_digest_; }
+  // B of a lane: 128 odd numbers.
+  const std::array<uint64_t, 128>& block(int lane) const { return block_[lane]; }
+
+ private:
+  Digest base_digest_;
+  std::array<std::array<uint64_t, 128>, 2> block_;
+};
+
+// Sums one tensor. Holds a pointer to `key`, which must outlive it.
+class TensorFingerprinter {
+ public:
+  TensorFingerprinter(const FingerprintKey& key, std::string_view tensor_name);
+
+  // The sum over bytes [offset_bytes, offset_bytes + data.size()) of the tensor. Any offset and size
+  // are right; multiples of 512 bytes are fast.
+  Fingerprint Sum(uint64_t offset_bytes, absl::Span<const uint8_t> data) const;
+
+  // What the sum changes by when scattered storage elements of one tile change: the sum over i of
+  // r(e_i) x (new_i - old_i), where e_i = first_element + offsets[i], old bits are read at
+  // old_tile[offsets[i] * element_bytes] and new bits are the old ones XOR values[i]. element_bytes
+  // is 1, 2, 4 or 8; `values` holds offsets.size() elements; offsets are ascending.
+  // first_element is a multiple of 65,536.
+  Fingerprint Delta(uint64_t first_element, uint32_t element_bytes,
+                    absl::Span<const uint16_t> offsets, const uint8_t* old_tile,
+                    const uint8_t* values) const;
+
+ private:
+  std::array<uint64_t, 2> A(uint64_t block) const;
+
+  const FingerprintKey* key_;
+  std::array<uint64_t, 2> philox_key_;  // the Philox key, and the counter's upper half
+};
+
+}  // namespace wstore

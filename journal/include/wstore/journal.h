@@ -1,0 +1,129 @@
+// The journal: a durable, ordered, tamper-evident list of records, each of which may commit a payload of
+// many chunks. What records and chunks mean is the business of the layers above.
+//
+// On disk (docs/formats/journal.md), under one directory:
+//   LOCK       our own lock; one process has the journal open for writing
+//   db/        a RocksDB database: records by sequence number, payload chunks by transaction
+//   stage/     SST files of transactions that are not committed yet
+//   witness    a small double-buffered file, synced after every commit, that names the last record and
+//              the highest numbers ever used; it shows a lost tail, which no chain inside the database can
+//
+// Every record carries a sequence number and the digest of its predecessor. Opening checks the witness,
+// the chain, and the first and last chunk of each payload before the database is opened for writing.
+//
+// Threads: all const calls may run beside each other and beside one writer. Calls that write are
+// serialized by an internal lock and block on the disk.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "wstore/digest.h"
+#include "wstore/types.h"
+
+namespace wstore {
+
+// The chunks of one transaction on their way into the journal. Writes an SST file of its own beside the
+// database; nothing is visible to readers before Journal::Commit. Destroying it without a commit
+// removes the file. One thread at a time; several writers may exist.
+class PayloadWriter {
+ public:
+  virtual ~PayloadWriter() = default;
+
+  // Keys must ascend.
+  //   kResourceExhausted: no space left on the device
+  //   kUnavailable: another I/O error
+  // After an error the writer can only be destroyed.
+  virtual absl::Status Add(const ChunkKey& key, std::string_view chunk) = 0;
+
+  virtual TransactionNumber transaction() const = 0;
+  virtual uint64_t chunks() const = 0;
+  virtual uint64_t size_bytes() const = 0;  // of all chunks
+};
+
+struct NewRecord {
+  std::string body;  // opaque
+  // The payload that becomes visible with this record; may be null. Taken over by Commit.
+  std::unique_ptr<PayloadWriter> payload;
+};
+
+struct StoredRecord {
+  uint64_t sequence = 0;
+  Digest digest;  // of the whole record, its predecessor's digest included
+  std::string body;
+  std::optional<TransactionNumber> payload;  // the transaction whose chunks it committed
+};
+
+// The highest numbers ever handed out. They survive crashes, so that no number is used twice.
+struct HighWaterMarks {
+  uint64_t transaction = 0;
+  uint64_t version = 0;
+  uint64_t move = 0;
+
+  friend bool operator==(const HighWaterMarks&, const HighWaterMarks&) = default;
+};
+
+struct JournalOptions {
+  // Opens without the lock and without changing a single file, beside a live writer too. Commits are
+  // refused. A snapshot: what is committed later is not seen.
+  bool read_only = false;
+};
+
+class Journal {
+ public:
+  virtual ~Journal() = default;
+
+  // Makes a new journal in `directory`, which must exist; its first record is `first`. Repeatable: an
+  // unfinished attempt that crashed is cleared away.
+  //   kAlreadyExists: a journal is there already
+  static absl::StatusOr<std::unique_ptr<Journal>> Create(const std::string& directory,
+                                                         NewRecord first);
+
+  //   kNotFound: no journal there
+  //   kUnavailable: another process has it open for writing (named by pid), or an I/O error
+  //   kDataLoss: damaged. The message names the last good sequence number and what is missing. Nothing
+  //     on disk has been changed.
+  static absl::StatusOr<std::unique_ptr<Journal>> Open(const std::string& directory,
+                                                       const JournalOptions& options);
+
+  // All records in order.
+  virtual const std::vector<StoredRecord>& records() const = 0;
+
+  virtual HighWaterMarks high_water_marks() const = 0;
+
+  // Raises marks (never lowers one); durable when it returns.
+  virtual absl::Status RaiseHighWaterMarks(const HighWaterMarks& marks) = 0;
+
+  // Starts the payload of a transaction.
+  virtual absl::StatusOr<std::unique_ptr<PayloadWriter>> Stage(TransactionNumber transaction) = 0;
+
+  // Appends records, all or none, and makes them durable: payloads are ingested, the records written in
+  // one synced batch, the witness synced. On success they are in records().
+  //   kResourceExhausted, kUnavailable: refused before the records' write began; nothing has changed
+  //   kUnknown: the write began and its outcome cannot be known. The journal refuses further commits;
+  //     reopening it settles the outcome, and then the records are wholly there or wholly absent.
+  virtual absl::Status Commit(std::vector<NewRecord> records) = 0;
+
+  // Calls `visit` for each chunk of a committed payload with `first` <= key, in key order, until it
+  // returns false or an error, or the chunks end. The chunk is valid during the call only.
+  //   kNotFound: no such payload
+  //   kDataLoss: RocksDB's checksums do not match, or chunks are missing
+  virtual absl::Status ReadPayload(
+      TransactionNumber transaction, const ChunkKey& first,
+      const std::function<absl::StatusOr<bool>(const ChunkKey&, std::string_view)>& visit) const = 0;
+
+  // True once a commit ended in kUnknown: only reopening helps.
+  virtual bool failed() const = 0;
+
+  // Bytes of live SST files, WAL and manifest.
+  virtual uint64_t size_bytes() const = 0;
+};
+
+}  // namespace wstore

@@ -1,0 +1,1 @@
+#include "wstore/journal.h"

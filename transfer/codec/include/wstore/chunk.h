@@ -1,0 +1,143 @@
+// The chunk codec: changed elements as bytes, on the wire and as what the patch digest covers.
+// docs/formats/patch.md describes every byte.
+//
+// A chunk holds changes of tiles (see Manifest) of one span, as XOR of old and new bits. Each tile is
+// written in whichever of four forms is smallest, so the encoding of given changes is unique: two
+// encoders, on any machine or GPU, produce the same bytes, and the digest is over those bytes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "wstore/digest.h"
+#include "wstore/manifest.h"
+#include "wstore/types.h"
+
+namespace wstore {
+
+// A chunk is closed when its bytes reach this; one tile always fits.
+inline constexpr uint64_t kChunkTargetBytes = 4 << 20;
+// A larger chunk is refused by the reader.
+inline constexpr uint64_t kChunkMaxBytes = 16 << 20;
+
+// How a tile's changed positions are written. Ties in size go to the lower number.
+enum class TileForm : uint8_t {
+  kBlocks = 0,   // per block of 256 elements a 4-bit count (with an escape), then a byte per offset
+  kOffsets = 1,  // a 16-bit offset per change
+  kBitmap = 2,   // a bit per element of the tile
+  kDense = 3,    // no positions: bits of every element of the tile
+};
+
+struct ChunkHeader {
+  TransactionNumber transaction;
+  ChunkKey key;
+
+  friend bool operator==(const ChunkHeader&, const ChunkHeader&) = default;
+};
+
+// The changes of one tile, in a chunk that has been checked. Points into the chunk's bytes.
+struct EncodedTile {
+  TilePlace place;
+  TileForm form = TileForm::kBlocks;
+  uint32_t changed = 0;        // changed elements, at least 1
+  uint32_t elements = 0;       // of the tile
+  uint32_t element_bytes = 1;  // 1, 2, 4 or 8
+  absl::Span<const uint8_t> bytes;  // canonical: what the digest covers
+};
+
+// Writes chunks. Tiles come in ascending order and belong to one span per chunk. Not thread-safe.
+class ChunkBuilder {
+ public:
+  // `manifest` must outlive the builder.
+  explicit ChunkBuilder(const Manifest& manifest);
+
+  // Adds the changes of one tile: `offsets` ascending within the tile and at least one; values holds
+  // offsets.size() elements of XOR bits, none of them zero.
+  void AddTile(TilePlace place, absl::Span<const uint16_t> offsets, const uint8_t* values);
+
+  // Adds a tile as another chunk encodes it.
+  void AddTile(const EncodedTile& tile);
+
+  bool empty() const { return tiles_.empty(); }
+  // Bytes of the chunk as it stands; close it when this reaches kChunkTargetBytes.
+  uint64_t size_bytes() const;
+
+  // The finished chunk; the builder is as new.
+  std::string Finish(const ChunkHeader& header);
+
+ private:
+  const Manifest& manifest_;
+  // ... the implementer's choice
+  std::vector<TilePlace> tiles_;
+};
+
+// A chunk whose every length, order, form and checksum has been checked against the manifest. Refers to
+// the bytes it was made from, which must outlive it.
+class ChunkView {
+ public:
+  //   kDataLoss: wrong checksum, or cut short or lengthened
+  //   kInvalidArgument: checksum right but content wrong: an unknown version, a tensor or tile out of
+  //     range or order, an offset past the end, a zero XOR value, a form that is not the smallest
+  static absl::StatusOr<ChunkView> Parse(std::string_view bytes, const Manifest& manifest);
+
+  const ChunkHeader& header() const { return header_; }
+  absl::Span<const EncodedTile> tiles() const { return tiles_; }
+  uint64_t changed() const { return changed_; }  // elements
+
+ private:
+  ChunkHeader header_;
+  std::vector<EncodedTile> tiles_;
+  uint64_t changed_ = 0;
+};
+
+// A tile's changes, decoded. Buffers are kept between uses.
+struct TileChanges {
+  std::vector<uint16_t> offsets;  // ascending
+  std::vector<uint8_t> values;    // offsets.size() x element_bytes
+};
+void DecodeTile(const EncodedTile& tile, TileChanges* changes);
+
+// XORs a tile's changes into the dense bytes of the tile (elements x element_bytes).
+void XorTile(const EncodedTile& tile, uint8_t* dense);
+
+// Compares two dense tiles bit by bit. Writes the offsets of elements that differ and the XOR of their
+// bits; both buffers have room for `elements`. Returns the number of differences.
+uint32_t DiffTile(const uint8_t* old_tile, const uint8_t* new_tile, uint32_t elements,
+                  uint32_t element_bytes, uint16_t* offsets, uint8_t* values);
+
+// The digest of a tile's canonical bytes: a tree of 4 KiB leaves (see TreeDigest).
+Digest TileDigest(const EncodedTile& tile);
+
+// Joins tile digests into tensor digests and these into the digest of the patch set. It depends on the
+// changes alone, never on how chunks or contributors were cut. An empty set has a digest too.
+class PatchDigester {
+ public:
+  explicit PatchDigester(const Manifest& manifest);
+
+  // Tiles come in ascending order, each once.
+  void Add(TilePlace place, uint32_t changed, const Digest& tile_digest);
+  Digest Finish();
+
+ private:
+  void CloseTensor();
+
+  const Manifest& manifest_;
+  Sha256 set_;
+  Sha256 tensor_;
+  TensorIndex open_tensor_ = 0;
+  bool is_open_ = false;
+  uint64_t open_changed_ = 0;
+  uint64_t tensors_ = 0;
+};
+
+// The form at rest: positions gap-coded, values split by byte, each column compressed by zstd; smaller
+// than the wire form by more than half. UnpackChunk gives the same bytes back.
+std::string PackChunk(std::string_view chunk, const Manifest& manifest);
+//   kDataLoss: not what PackChunk wrote. Nothing is allocated from an unchecked length.
+absl::StatusOr<std::string> UnpackChunk(std::string_view packed, const Manifest& manifest);
+
+}  // namespace wstore
