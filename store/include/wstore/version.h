@@ -1,0 +1,87 @@
+// What a store tells about its versions and head moves.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "wstore/digest.h"
+#include "wstore/fingerprint.h"
+#include "wstore/types.h"
+
+namespace wstore {
+
+// Free-form facts about a version, such as {"step", "1200"} or {"run", "rl-7"}.
+using Metadata = std::map<std::string, std::string>;
+
+// How far a version's bits were checked before it was committed.
+enum class Verified {
+  kNone,
+  kMaterialised,  // the store computed its sums from the parent's actual bits
+  kInstalled,     // every rank re-read its memory and the sums added up
+};
+std::string_view VerifiedName(Verified verified);  // "none", "materialised", "installed"
+
+// A committed version. v0, the base, has no parent, patch or transaction.
+struct VersionInfo {
+  VersionId version;
+  std::optional<VersionId> parent;
+  TransactionNumber transaction;
+  std::string transaction_id;  // the caller's; may be empty
+  Digest chain_digest;         // names the version by content and history
+  Digest patch_digest;         // zero for v0
+  Fingerprint fingerprint;     // of the whole model
+  uint64_t tensors = 0;        // with at least one changed element; v0: of the base
+  uint64_t elements = 0;       // changed storage elements; v0: of the base
+  uint64_t payload_bytes = 0;  // at rest in the journal; v0: of the base's tensors
+  Verified verified = Verified::kNone;
+  int64_t created_unix_micros = 0;
+  std::string actor;
+  std::string message;
+  Metadata meta;
+};
+
+// A change of head.
+struct MoveInfo {
+  MoveNumber move;
+  VersionId from;
+  VersionId to;
+  std::string why;  // "publish" or "rollback"
+  TransactionNumber transaction;
+  std::string transaction_id;
+  std::string policy;   // "all" or "each"
+  std::string outcome;  // "committed"
+  std::string actor;
+  std::string peer;  // credentials of the connection; empty for an embedded store
+  std::string message;
+  int64_t created_unix_micros = 0;
+  int64_t duration_micros = 0;
+};
+
+// Publishing is stopped until it is resumed.
+struct HoldInfo {
+  std::string reason;
+  std::string actor;
+  int64_t created_unix_micros = 0;
+};
+
+// A name for a version.
+struct TagInfo {
+  std::string name;
+  VersionId version;
+  std::string actor;
+  int64_t created_unix_micros = 0;
+};
+
+// The state that a publish is made against and that commit compares with: if any of it has changed, the
+// publish is refused.
+struct HeadInfo {
+  VersionId version;
+  Digest chain_digest;
+  Digest base_digest;
+  MoveNumber move;  // number of the last head move; 0 before the first
+};
+
+}  // namespace wstore
