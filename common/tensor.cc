@@ -28,6 +28,8 @@ constexpr std::array kDtypes = {
     DtypeInfo{Dtype::kU32, "U32", 32},        DtypeInfo{Dtype::kF32, "F32", 32},
     DtypeInfo{Dtype::kI64, "I64", 64},        DtypeInfo{Dtype::kU64, "U64", 64},
     DtypeInfo{Dtype::kF64, "F64", 64},        DtypeInfo{Dtype::kC64, "C64", 64},
+    DtypeInfo{Dtype::kF8E4M3Fnuz, "F8_E4M3FNUZ", 8},
+    DtypeInfo{Dtype::kF8E5M2Fnuz, "F8_E5M2FNUZ", 8},
 };
 
 const DtypeInfo& Info(Dtype dtype) {

@@ -33,6 +33,8 @@ enum class Dtype : uint8_t {
   kU64 = 18,
   kF64 = 19,
   kC64 = 20,
+  kF8E4M3Fnuz = 21,
+  kF8E5M2Fnuz = 22,
 };
 
 // The name in a safetensors header, such as "BF16".

@@ -31,7 +31,7 @@ TEST_CASE("B03 tensor sizes never wrap") {
 }
 
 TEST_CASE("every dtype has a name, a width and a storage element") {
-  for (int code = 1; code <= 20; ++code) {
+  for (int code = 1; code <= 22; ++code) {
     const auto dtype = static_cast<Dtype>(code);
     INFO(DtypeName(dtype));
     REQUIRE(ParseDtype(DtypeName(dtype)) == dtype);
