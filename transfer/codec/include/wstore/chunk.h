@@ -1,12 +1,13 @@
 // The chunk codec: changed elements as bytes, on the wire and as what the patch digest covers.
 // docs/formats/patch.md describes every byte.
 //
-// A chunk holds changes of tiles (see Manifest) of one span, as XOR of old and new bits. Each tile is
-// written in whichever of four forms is smallest, so the encoding of given changes is unique: two
-// encoders, on any machine or GPU, produce the same bytes, and the digest is over those bytes.
+// A chunk holds changes of tiles (see Manifest) of one span, as XOR of old and new bits. Each tile
+// is written in whichever of four forms is smallest, so the encoding of given changes is unique:
+// two encoders, on any machine or GPU, produce the same bytes, and the digest is over those bytes.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,9 +44,9 @@ struct ChunkHeader {
 struct EncodedTile {
   TilePlace place;
   TileForm form = TileForm::kBlocks;
-  uint32_t changed = 0;        // changed elements, at least 1
-  uint32_t elements = 0;       // of the tile
-  uint32_t element_bytes = 1;  // 1, 2, 4 or 8
+  uint32_t changed = 0;             // changed elements, at least 1
+  uint32_t elements = 0;            // of the tile
+  uint32_t element_bytes = 1;       // 1, 2, 4 or 8
   absl::Span<const uint8_t> bytes;  // canonical: what the digest covers
 };
 
@@ -55,8 +56,8 @@ class ChunkBuilder {
   // `manifest` must outlive the builder.
   explicit ChunkBuilder(const Manifest& manifest);
 
-  // Adds the changes of one tile: `offsets` ascending within the tile and at least one; values holds
-  // offsets.size() elements of XOR bits, none of them zero.
+  // Adds the changes of one tile: `offsets` ascending within the tile and at least one; values
+  // holds offsets.size() elements of XOR bits, none of them zero.
   void AddTile(TilePlace place, absl::Span<const uint16_t> offsets, const uint8_t* values);
 
   // Adds a tile as another chunk encodes it.
@@ -70,17 +71,28 @@ class ChunkBuilder {
   std::string Finish(const ChunkHeader& header);
 
  private:
+  struct Tile {
+    TilePlace place;
+    uint32_t packed = 0;  // as its entry in the chunk has it
+  };
+
+  // Registers a tile and returns room for its bytes, all zero.
+  uint8_t* Append(TilePlace place, uint32_t packed, uint32_t changed, uint64_t size_bytes);
+
   const Manifest& manifest_;
-  // ... the implementer's choice
-  std::vector<TilePlace> tiles_;
+  std::vector<Tile> tiles_;
+  std::string payload_;
+  uint32_t tensors_ = 0;  // distinct tensors in tiles_
+  uint64_t changed_ = 0;
 };
 
-// A chunk whose every length, order, form and checksum has been checked against the manifest. Refers to
-// the bytes it was made from, which must outlive it.
+// A chunk whose every length, order, form and checksum has been checked against the manifest.
+// Refers to the bytes it was made from, which must outlive it.
 class ChunkView {
  public:
   //   kDataLoss: wrong checksum, or cut short or lengthened
-  //   kInvalidArgument: checksum right but content wrong: an unknown version, a tensor or tile out of
+  //   kInvalidArgument: checksum right but content wrong: an unknown version, a tensor or tile out
+  //   of
   //     range or order, an offset past the end, a zero XOR value, a form that is not the smallest
   static absl::StatusOr<ChunkView> Parse(std::string_view bytes, const Manifest& manifest);
 
@@ -104,22 +116,26 @@ void DecodeTile(const EncodedTile& tile, TileChanges* changes);
 // XORs a tile's changes into the dense bytes of the tile (elements x element_bytes).
 void XorTile(const EncodedTile& tile, uint8_t* dense);
 
-// Compares two dense tiles bit by bit. Writes the offsets of elements that differ and the XOR of their
-// bits; both buffers have room for `elements`. Returns the number of differences.
+// Compares two dense tiles bit by bit. Writes the offsets of elements that differ and the XOR of
+// their bits; both buffers have room for `elements`. Returns the number of differences.
 uint32_t DiffTile(const uint8_t* old_tile, const uint8_t* new_tile, uint32_t elements,
                   uint32_t element_bytes, uint16_t* offsets, uint8_t* values);
 
 // The digest of a tile's canonical bytes: a tree of 4 KiB leaves (see TreeDigest).
 Digest TileDigest(const EncodedTile& tile);
 
-// Joins tile digests into tensor digests and these into the digest of the patch set. It depends on the
-// changes alone, never on how chunks or contributors were cut. An empty set has a digest too.
+// Joins tile digests into tensor digests and these into the digest of the patch set. It depends on
+// the changes alone, never on how chunks or contributors were cut. An empty set has a digest too.
 class PatchDigester {
  public:
   explicit PatchDigester(const Manifest& manifest);
 
-  // Tiles come in ascending order, each once.
-  void Add(TilePlace place, uint32_t changed, const Digest& tile_digest);
+  // Tiles come in ascending order, each once. With the number of elements, which the manifest
+  // knows, `form` and `changed` say how the tile's bytes are to be read, so the digest covers them
+  // too: what has the same digest is the same changes.
+  void Add(TilePlace place, TileForm form, uint32_t changed, const Digest& tile_digest);
+
+  // The digest of the set; afterwards the object is as new.
   Digest Finish();
 
  private:
@@ -128,14 +144,13 @@ class PatchDigester {
   const Manifest& manifest_;
   Sha256 set_;
   Sha256 tensor_;
-  TensorIndex open_tensor_ = 0;
-  bool is_open_ = false;
-  uint64_t open_changed_ = 0;
+  std::optional<TilePlace> last_;
+  uint64_t open_changed_ = 0;  // of the tensor of last_
   uint64_t tensors_ = 0;
 };
 
-// The form at rest: positions gap-coded, values split by byte, each column compressed by zstd; smaller
-// than the wire form by more than half. UnpackChunk gives the same bytes back.
+// The form at rest: positions gap-coded, values split by byte, each column compressed by zstd;
+// smaller than the wire form by more than half. UnpackChunk gives the same bytes back.
 std::string PackChunk(std::string_view chunk, const Manifest& manifest);
 //   kDataLoss: not what PackChunk wrote. Nothing is allocated from an unchecked length.
 absl::StatusOr<std::string> UnpackChunk(std::string_view packed, const Manifest& manifest);
