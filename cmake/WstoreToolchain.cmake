@@ -7,6 +7,10 @@ endif()
 add_library(wstore_build_options INTERFACE)
 target_compile_options(wstore_build_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
                                                       -Wimplicit-fallthrough)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # Wrong about std::string's operator+ in optimised builds (GCC bug 105651).
+  target_compile_options(wstore_build_options INTERFACE -Wno-restrict)
+endif()
 if(WSTORE_WERROR)
   target_compile_options(wstore_build_options INTERFACE -Werror)
 endif()
