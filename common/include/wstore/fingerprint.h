@@ -1,12 +1,14 @@
 // The fingerprint: an additive sum over a tensor's bits that detects corruption at memory speed and
-// adds up over parts. docs/formats/fingerprint.md has the definition, the bound and test vectors.
+// adds up over parts, over tensors and over changes. docs/formats/fingerprint.md has the
+// definition, the bound and test vectors.
 //
 //   F(T) = sum over 32-bit words w of A(T, w / 128) x B(w mod 128) x word     (two lanes, mod 2^64)
 //
-// A and B are odd and come from Philox2x64-10 under keys derived by SHA-256 from the base digest (and
-// for A the tensor's name). Tensor bytes are little-endian words, zero-padded at the end; an element
-// within a word counts as bits x 2^(8 x its byte offset), so parts of a tensor may be summed apart.
-// It is no defence against an adversary: digests are.
+// A and B are odd and come from Philox2x64-10 under keys derived by SHA-256 from the base digest
+// (and for A the tensor's name). Tensor bytes are little-endian words, zero-padded at the end; an
+// element within a word counts as bits x 2^(8 x its byte offset), so parts of a tensor may be
+// summed apart. It is no defence against an adversary: digests are. It says nothing of a tensor's
+// length.
 //
 // All functions are pure and thread-safe.
 #pragma once
@@ -42,12 +44,12 @@ class FingerprintKey {
   explicit FingerprintKey(const Digest& base_digest);
 
   const Digest& base_digest() const { return base_digest_; }
-  // B of a lane: 128 odd numbers.
-  const std::array<uint64_t, 128>& block(int lane) const { return block_[lane]; }
+  // B: 128 odd numbers for each lane.
+  const std::array<std::array<uint64_t, 128>, 2>& b() const { return b_; }
 
  private:
   Digest base_digest_;
-  std::array<std::array<uint64_t, 128>, 2> block_;
+  std::array<std::array<uint64_t, 128>, 2> b_;
 };
 
 // Sums one tensor. Holds a pointer to `key`, which must outlive it.
@@ -55,15 +57,17 @@ class TensorFingerprinter {
  public:
   TensorFingerprinter(const FingerprintKey& key, std::string_view tensor_name);
 
-  // The sum over bytes [offset_bytes, offset_bytes + data.size()) of the tensor. Any offset and size
-  // are right; multiples of 512 bytes are fast.
+  // The sum over bytes [offset_bytes, offset_bytes + data.size()) of the tensor. Any offset, size
+  // and alignment are right; ranges of many whole blocks of 512 bytes are fast. The sums of the
+  // parts of a tensor add up to that of the whole however it is cut, even inside a word.
   Fingerprint Sum(uint64_t offset_bytes, absl::Span<const uint8_t> data) const;
 
   // What the sum changes by when scattered storage elements of one tile change: the sum over i of
   // r(e_i) x (new_i - old_i), where e_i = first_element + offsets[i], old bits are read at
   // old_tile[offsets[i] * element_bytes] and new bits are the old ones XOR values[i]. element_bytes
-  // is 1, 2, 4 or 8; `values` holds offsets.size() elements; offsets are ascending.
-  // first_element is a multiple of 65,536.
+  // is 1, 2, 4 or 8, else the process stops; `values` holds offsets.size() elements; offsets are
+  // ascending, each once. first_element is a multiple of 65,536. `old_tile` and `values` may have
+  // any alignment.
   Fingerprint Delta(uint64_t first_element, uint32_t element_bytes,
                     absl::Span<const uint16_t> offsets, const uint8_t* old_tile,
                     const uint8_t* values) const;
