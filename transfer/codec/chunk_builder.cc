@@ -14,6 +14,11 @@ struct FreeState {
   void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
 };
 
+void CheckExists(const Manifest& manifest, TilePlace place) {
+  WSTORE_CHECK(place.tensor < manifest.size());
+  WSTORE_CHECK(place.tile < manifest.tensor(place.tensor).tiles);
+}
+
 }  // namespace
 
 uint64_t ChunkChecksum(std::string_view bytes) {
@@ -35,8 +40,6 @@ uint64_t ChunkBuilder::size_bytes() const {
 
 uint8_t* ChunkBuilder::Append(TilePlace place, uint32_t packed, uint32_t changed,
                               uint64_t size_bytes) {
-  WSTORE_CHECK(place.tensor < manifest_.size());
-  WSTORE_CHECK(place.tile < manifest_.tensor(place.tensor).tiles);
   if (!tiles_.empty()) {
     const TilePlace last = tiles_.back().place;
     WSTORE_CHECK(last < place);
@@ -53,6 +56,7 @@ uint8_t* ChunkBuilder::Append(TilePlace place, uint32_t packed, uint32_t changed
 
 void ChunkBuilder::AddTile(TilePlace place, absl::Span<const uint16_t> offsets,
                            const uint8_t* values) {
+  CheckExists(manifest_, place);
   const uint32_t elements = manifest_.TileElements(place);
   const uint32_t element_bytes = manifest_.tensor(place.tensor).element_bytes;
   const auto changed = static_cast<uint32_t>(offsets.size());
@@ -78,6 +82,7 @@ void ChunkBuilder::AddTile(TilePlace place, absl::Span<const uint16_t> offsets,
 }
 
 void ChunkBuilder::AddTile(const EncodedTile& tile) {
+  CheckExists(manifest_, tile.place);
   const TileShape shape = ShapeOf(tile);
   WSTORE_CHECK(tile.bytes.size() == CanonicalBytes(tile.form, shape));
   const PackedTile packed{tile.changed, tile.form, shape.escapes};

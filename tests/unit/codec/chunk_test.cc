@@ -70,6 +70,10 @@ TileForm CheckOneTile(const Manifest& manifest, const Changes& changes) {
   ChunkBuilder copier(manifest);
   copier.AddTile(tile);
   REQUIRE(copier.Finish(kHeader) == chunk);
+
+  const absl::StatusOr<std::string> unpacked = UnpackChunk(PackChunk(chunk, manifest), manifest);
+  REQUIRE_OK(unpacked);
+  REQUIRE(*unpacked == chunk);
   return tile.form;
 }
 
