@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,6 +14,8 @@
 #include "wstore/patch_source.h"
 
 namespace wstore {
+
+class TensorChanges;
 
 // Changed elements of one tensor, as a caller has them.
 struct TensorPatch {
@@ -29,41 +33,48 @@ struct TensorPatch {
   } form = Form::kNew;
 };
 
-// Collects the patches of one set in memory and is then a source of its chunks. Add and Resolve from
-// one thread; afterwards reading is thread-safe.
+// Collects the patches of one set in memory and is then a source of its chunks. Add and Resolve
+// from one thread; afterwards reading is thread-safe. Holds two bytes and the value for each
+// change, and sixteen bytes for each tile that changes, whatever the size of the tensors.
 class PatchSetBuilder final : public PatchSource {
  public:
   // `manifest` must outlive the builder.
   explicit PatchSetBuilder(const Manifest& manifest);
   ~PatchSetBuilder() override;
 
-  // Checks patches against the manifest and keeps copies of them; all or none.
-  //   kInvalidArgument: names that the base does not have (all of them, with near matches); a tensor
-  //     twice, in this call or an earlier one; dtype or shape other than the base's (both sides
-  //     shown); as many values as indices are not there; an index twice (first position shown). Packed
-  //     types are patched by whole bytes.
-  //   kOutOfRange: an index below zero or not below the number of elements (position, value, limit)
+  // Checks patches against the manifest and keeps copies of them; all or none. Uses all cores;
+  // unsorted indices take sixteen bytes each during the call.
+  //   kInvalidArgument: names that the base does not have (near matches shown for the first few); a
+  //     tensor twice, in this call or an earlier one; dtype or shape other than the base's (both
+  //     sides shown); other than one value for each index; an index twice (its value and both
+  //     positions shown), even with equal values. Packed types are patched by whole bytes.
+  //   kOutOfRange: an index below zero or not below the number of elements (its value, its position
+  //     and the limit shown)
+  // Faults of one kind are listed together, up to a hundred. Kinds are checked in this order.
   // Unsorted indices are sorted. A patch without elements is accepted.
   absl::Status Add(absl::Span<const TensorPatch> patches);
 
-  // Turns patches of form kNew into XOR against the bits in `old`, on all cores; elements that do not
-  // change drop out of the set. Until then such a set cannot be read. No effect on failure.
+  // Turns patches of form kNew into XOR against the bits in `old`, on all cores; elements that do
+  // not change drop out of the set. Until then such a set cannot be read. Blocks for the reads of
+  // `old`; needs room for the values once more meanwhile. Returns an error of `old` as it is; the
+  // set is then as before.
   absl::Status Resolve(const DenseSource& old);
 
   // Whether any patch still needs its old bits.
-  bool needs_resolve() const;
+  bool needs_resolve() const { return unresolved_ > 0; }
   // Bytes held.
   uint64_t size_bytes() const;
 
   //   kFailedPrecondition: not resolved
-  absl::Status ReadSpan(
-      uint32_t span,
-      const std::function<absl::Status(const ChunkView&)>& visit) const override;
+  absl::Status ReadSpan(uint32_t span,
+                        const std::function<absl::Status(const ChunkView&)>& visit) const override;
 
  private:
-  struct Entry;
+  absl::Status CheckOnce(std::vector<TensorIndex> tensors) const;
+
   const Manifest& manifest_;
-  std::vector<Entry> entries_;
+  std::map<TensorIndex, std::unique_ptr<TensorChanges>> tensors_;
+  uint64_t unresolved_ = 0;  // of tensors_
 };
 
 }  // namespace wstore

@@ -1,6 +1,7 @@
-// Patch sets and dense versions as streams of spans. Everything that is large goes through these two
-// interfaces: any span can be asked for at any time and from any thread, so work is spread over all
-// cores and memory is bounded by a few spans whatever the size of the model or the length of the chain.
+// Patch sets and dense versions as streams of spans. Everything that is large goes through these
+// two interfaces: any span can be asked for at any time and from any thread, so work is spread over
+// all cores and memory is bounded by a few spans whatever the size of the model or the length of
+// the chain.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ class PatchSource {
  public:
   virtual ~PatchSource() = default;
 
-  // Calls `visit` for every chunk of one span in order of tiles, each tile once. None: nothing changes
-  // there. The chunk's header is unspecified. The view is valid during the call.
+  // Calls `visit` for every chunk of one span in order of tiles, each tile once. None: nothing
+  // changes there. The chunk's header is unspecified. The view is valid during the call.
   virtual absl::Status ReadSpan(
       uint32_t span, const std::function<absl::Status(const ChunkView&)>& visit) const = 0;
 };
@@ -30,8 +31,8 @@ class PatchSource {
 class SpanTiles {
  public:
   virtual ~SpanTiles() = default;
-  // Copies a tile of the span to `out` (Manifest::TileElements x element_bytes). Any order; ascending
-  // is fastest.
+  // Copies a tile of the span to `out` (Manifest::TileElements x element_bytes). Any order;
+  // ascending is fastest.
   virtual absl::Status ReadTile(TilePlace place, uint8_t* out) = 0;
 };
 
@@ -45,23 +46,24 @@ class DenseSource {
 // A tensor source as it is. `source` and `manifest` must outlive the result.
 std::unique_ptr<DenseSource> MakeDense(const Manifest& manifest, const TensorSource& source);
 
-// `base` with all of `patches` applied (their order does not matter: XOR commutes). `base`, `manifest`
-// and what `patches` point to must outlive the result. Memory of one open span: kMergeBudgetBytes plus
-// at most one dense span.
+// `base` with all of `patches` applied (their order does not matter: XOR commutes). `base`,
+// `manifest` and what `patches` point to must outlive the result. Memory of one open span:
+// kMergeBudgetBytes plus at most one dense span.
 std::unique_ptr<DenseSource> MakePatched(const Manifest& manifest, const DenseSource& base,
                                          std::vector<const PatchSource*> patches);
 
-// The composed difference: the XOR of all of `patches`, each element once. Chunks that no other patch
-// set touches pass through as they are. Lifetimes and memory as for MakePatched.
+// The composed difference: the XOR of all of `patches`, each element once; elements that cancel
+// drop out. Tiles that only one of them changes pass through as they are encoded. Lifetimes and
+// memory as for MakePatched.
 std::unique_ptr<PatchSource> MakeComposed(const Manifest& manifest,
                                           std::vector<const PatchSource*> patches);
 
-// The difference of two dense versions, bits only. Lifetimes as above; memory: two tiles and a chunk a
-// thread.
+// The difference of two dense versions, bits only. Lifetimes as above; memory: two tiles and a
+// chunk a thread.
 std::unique_ptr<PatchSource> MakeDiff(const Manifest& manifest, const DenseSource& from,
                                       const DenseSource& to);
 
-// Bytes of encoded chunks that a span's composition holds before it merges them into one.
+// Bytes of encoded tiles that a span's composition holds before it XORs them into dense ones.
 inline constexpr uint64_t kMergeBudgetBytes = 64 << 20;
 
 }  // namespace wstore
