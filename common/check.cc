@@ -6,7 +6,8 @@
 namespace wstore::internal {
 
 void CheckFailed(const char* file, int line, const char* condition) {
-  std::fprintf(stderr, "wstore: internal error at %s:%d: check failed: %s\n", file, line, condition);
+  std::fprintf(stderr, "wstore: internal error at %s:%d: check failed: %s\n", file, line,
+               condition);
   std::abort();
 }
 

@@ -11,7 +11,8 @@ class Clock {
   virtual ~Clock() = default;
   // Microseconds since the Unix epoch. May jump; for display only.
   virtual int64_t NowUnixMicros() = 0;
-  // Microseconds of a clock that never goes back and counts time suspended. For durations and leases.
+  // Microseconds of a clock that never goes back and counts time suspended. For durations and
+  // leases.
   virtual int64_t NowMonotonicMicros() = 0;
 };
 

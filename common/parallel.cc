@@ -23,7 +23,8 @@ class OrderedRun {
   void RunThread() {
     std::unique_lock<std::mutex> lock(mutex_);
     while (true) {
-      turn_.wait(lock, [this] { return failed_ || next_ >= count_ || next_ < delivered_ + window_; });
+      turn_.wait(lock,
+                 [this] { return failed_ || next_ >= count_ || next_ < delivered_ + window_; });
       if (failed_ || next_ >= count_) return;
       const uint64_t item = next_++;
       lock.unlock();

@@ -12,17 +12,17 @@
 #define WSTORE_CONCAT_INNER(a, b) a##b
 #define WSTORE_CONCAT(a, b) WSTORE_CONCAT_INNER(a, b)
 
-#define RETURN_IF_ERROR(expression)                                             \
-  do {                                                                          \
-    if (absl::Status wstore_status = (expression); !wstore_status.ok()) {       \
-      return wstore_status;                                                     \
-    }                                                                           \
+#define RETURN_IF_ERROR(expression)                                       \
+  do {                                                                    \
+    if (absl::Status wstore_status = (expression); !wstore_status.ok()) { \
+      return wstore_status;                                               \
+    }                                                                     \
   } while (false)
 
 #define ASSIGN_OR_RETURN(lhs, expression) \
   WSTORE_ASSIGN_OR_RETURN(WSTORE_CONCAT(wstore_status_or_, __LINE__), lhs, expression)
-#define WSTORE_ASSIGN_OR_RETURN(temporary, lhs, expression) \
-  auto temporary = (expression);                            \
+#define WSTORE_ASSIGN_OR_RETURN(temporary, lhs, expression)  \
+  auto temporary = (expression);                             \
   if (!temporary.ok()) return std::move(temporary).status(); \
   lhs = *std::move(temporary)
 

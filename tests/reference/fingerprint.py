@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The fingerprint of docs/formats/fingerprint.md, written again from the definition in plain integers.
+"""The fingerprint of docs/formats/fingerprint.md, written again in plain integers.
 
     fingerprint.py --check FILE   compares FILE with the test vectors made afresh
     fingerprint.py --write FILE   writes them
-    fingerprint.py --bound        counts, in an arithmetic small enough to try every key, how often errors cancel
+    fingerprint.py --bound        counts how often errors cancel, in an arithmetic small enough to
+                                  try every key
 
 Needs nothing but Python 3.
 """

@@ -18,18 +18,18 @@ const absl::Status& StatusOf(const T& status_or) {
 }  // namespace wstore::testing
 
 // The status, or the StatusOr, is OK; if not, its message is shown.
-#define REQUIRE_OK(expression)                                                        \
-  do {                                                                                \
-    const auto& wstore_result = (expression);                                         \
-    INFO(::wstore::testing::StatusOf(wstore_result).ToString());                      \
-    REQUIRE(wstore_result.ok());                                                      \
+#define REQUIRE_OK(expression)                                   \
+  do {                                                           \
+    const auto& wstore_result = (expression);                    \
+    INFO(::wstore::testing::StatusOf(wstore_result).ToString()); \
+    REQUIRE(wstore_result.ok());                                 \
   } while (false)
 
 // The status has this code and its message contains this text.
-#define REQUIRE_ERROR(expression, expected_code, text)                                         \
-  do {                                                                                         \
-    const absl::Status wstore_error = ::wstore::testing::StatusOf(expression);                 \
-    INFO(wstore_error.ToString());                                                             \
-    REQUIRE(wstore_error.code() == (expected_code));                                           \
+#define REQUIRE_ERROR(expression, expected_code, text)                                    \
+  do {                                                                                    \
+    const absl::Status wstore_error = ::wstore::testing::StatusOf(expression);            \
+    INFO(wstore_error.ToString());                                                        \
+    REQUIRE(wstore_error.code() == (expected_code));                                      \
     REQUIRE_THAT(std::string(wstore_error.message()), ::Catch::Matchers::Contains(text)); \
   } while (false)

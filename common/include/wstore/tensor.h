@@ -11,7 +11,8 @@
 
 namespace wstore {
 
-// Every element type of the safetensors format. The numbers are stored in digests: never change one.
+// Every element type of the safetensors format. The numbers are stored in digests: never change
+// one.
 enum class Dtype : uint8_t {
   kBool = 1,
   kU8 = 2,

@@ -36,8 +36,8 @@ using TransactionNumber = StrongNumber<struct TransactionNumberTag>;
 // A change of head. Only grows; a rollback is a move too.
 using MoveNumber = StrongNumber<struct MoveNumberTag>;
 
-// Places a chunk within its transaction. A span is a stretch of the checkpoint (see Manifest); the chunks
-// that one contributor publishes for a span have ascending parts from 0.
+// Places a chunk within its transaction. A span is a stretch of the checkpoint (see Manifest); the
+// chunks that one contributor publishes for a span have ascending parts from 0.
 struct ChunkKey {
   uint16_t contributor = 0;
   uint32_t span = 0;

@@ -1,6 +1,6 @@
+#include "wstore/types.h"
 #include "tests/support/catch.h"
 #include "wstore/tensor.h"
-#include "wstore/types.h"
 
 namespace wstore {
 namespace {
@@ -9,8 +9,8 @@ TEST_CASE("version names parse only as they are written") {
   REQUIRE(ToString(VersionId(42)) == "v42");
   REQUIRE(ParseVersionId("v0") == VersionId(0));
   REQUIRE(ParseVersionId("v18446744073709551615") == VersionId(UINT64_MAX));
-  for (const char* bad : {"", "v", "42", "v-1", "v+1", "v01", "v1 ", " v1", "V1", "v1x",
-                          "v18446744073709551616"}) {
+  for (const char* bad :
+       {"", "v", "42", "v-1", "v+1", "v01", "v1 ", " v1", "V1", "v1x", "v18446744073709551616"}) {
     INFO(bad);
     REQUIRE_FALSE(ParseVersionId(bad).has_value());
   }
