@@ -20,3 +20,12 @@ if(WSTORE_SANITIZE)
                                                         -fno-sanitize-recover=all)
   target_link_options(wstore_build_options INTERFACE -fsanitize=${WSTORE_SANITIZE})
 endif()
+
+# GCC 12's ThreadSanitizer stops at once under the address randomization of newer kernels, so
+# programs are run without it where that is allowed.
+if(WSTORE_SANITIZE STREQUAL "thread" AND NOT CMAKE_CROSSCOMPILING_EMULATOR)
+  execute_process(COMMAND setarch --addr-no-randomize true RESULT_VARIABLE result ERROR_QUIET)
+  if(result EQUAL 0)
+    set(CMAKE_CROSSCOMPILING_EMULATOR setarch --addr-no-randomize)
+  endif()
+endif()
