@@ -59,6 +59,14 @@ std::optional<Dtype> ParseDtype(std::string_view name) {
   return it->dtype;
 }
 
+std::string KnownDtypes() {
+  std::string names;
+  for (const DtypeInfo& info : kDtypes) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", ToAbsl(info.name));
+  }
+  return names;
+}
+
 uint32_t DtypeBits(Dtype dtype) { return Info(dtype).bits; }
 
 uint32_t StorageElementBytes(Dtype dtype) { return std::max(DtypeBits(dtype) / 8, 1u); }

@@ -42,6 +42,9 @@ enum class Dtype : uint8_t {
 std::string_view DtypeName(Dtype dtype);
 std::optional<Dtype> ParseDtype(std::string_view name);
 
+// "BOOL, U8, ...": every name, for messages.
+std::string KnownDtypes();
+
 // Bits of one element: 4 to 64.
 uint32_t DtypeBits(Dtype dtype);
 
