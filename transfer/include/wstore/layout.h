@@ -26,9 +26,9 @@ namespace wstore {
 // One dimension of a placement's loop nest.
 struct PlacementDim {
   uint64_t count = 0;  // at least 1
-  uint64_t checkpoint_stride =
-      0;                      // elements between neighbours in the checkpoint tensor, at least 1
-  uint64_t local_stride = 0;  // the same in local memory, at least 1
+  // Elements between neighbours in the checkpoint tensor and in local memory, at least 1.
+  uint64_t checkpoint_stride = 0;
+  uint64_t local_stride = 0;
 
   friend bool operator==(const PlacementDim&, const PlacementDim&) = default;
 };
@@ -129,6 +129,7 @@ class Layout {
   uint64_t buffer_bytes(uint32_t buffer) const { return buffer_bytes_[buffer]; }
   const std::vector<Placement>& placements() const { return spec_.placements; }
   absl::Span<const Placement> placements(TensorIndex tensor) const;
+  size_t tensors() const { return canonical_.size(); }  // of the manifest
   const std::vector<AliasGroup>& aliases() const { return spec_.aliases; }
   // The first of the tensor's alias group; the tensor itself if it is in none.
   TensorIndex CanonicalTensor(TensorIndex tensor) const { return canonical_[tensor]; }

@@ -61,6 +61,7 @@ class RegionMap {
                                           absl::Span<const Layout* const> ranks);
 
   size_t ranks() const { return cells_.size(); }
+  size_t tensors() const { return first_region_.size() - 1; }  // of the manifest
   // By rank, in the order of its placements.
   absl::Span<const Cell> cells(uint32_t rank) const { return cells_[rank]; }
   // Ordered by tensor, then by first element. Aliases and tensors that all ranks ignore have none.
@@ -95,7 +96,7 @@ struct SumFault {
   friend bool operator==(const SumFault&, const SumFault&) = default;
 };
 
-// "tensor 'model.norm.weight': rank 3 differs from its replicas".
+// "tensor 'model.norm.weight': rank 3 differs from the right copies".
 std::string ToString(const SumFault& fault, const Manifest& manifest);
 
 // Decides whether sums are right. `cell_sums`: by rank, by cell. `tensor_sums`: by tensor, the
@@ -104,7 +105,7 @@ std::string ToString(const SumFault& fault, const Manifest& manifest);
 //   1. by the tensor's fingerprint, if exactly one of the values makes the tensor add up (and no
 //   other
 //      region of the tensor is in dispute), else
-//   2. by majority, if more than half of three or more copies agree, else
+//   2. by majority, if more than half of the copies agree (two cannot), else
 //   3. not: all holders are named.
 // At most one fault per tensor and kind; a tensor with copies in dispute is not reported as wrong
 // too.
