@@ -19,6 +19,17 @@ void CheckExists(const Manifest& manifest, TilePlace place) {
   WSTORE_CHECK(place.tile < manifest.tensor(place.tensor).tiles);
 }
 
+// Puts each value where its element is.
+void Spread(absl::Span<const uint16_t> offsets, const uint8_t* values, uint32_t element_bytes,
+            uint8_t* dense) {
+  WithElementType(element_bytes, [&](auto zero) {
+    constexpr size_t kWidth = sizeof(zero);
+    for (size_t i = 0; i < offsets.size(); ++i) {
+      std::memcpy(dense + offsets[i] * kWidth, values + i * kWidth, kWidth);
+    }
+  });
+}
+
 }  // namespace
 
 uint64_t ChunkChecksum(std::string_view bytes) {
@@ -63,22 +74,31 @@ void ChunkBuilder::AddTile(TilePlace place, absl::Span<const uint16_t> offsets,
   WSTORE_CHECK(!offsets.empty() && offsets.back() < elements && IsAscending(offsets));
   WSTORE_CHECK(CountNonZero(values, changed, element_bytes) == changed);
 
-  BlockCounts counts;
-  CountBlocks(offsets, &counts);
+  // No escape is what favours kBlocks most: where it is not chosen so, blocks need no counting.
   TileShape shape{elements, element_bytes, changed, 0};
-  shape.escapes = CountEscapes(counts, shape.blocks());
-  const TileForm form = ChooseForm(shape);
-  const PackedTile packed{changed, form, form == TileForm::kBlocks ? shape.escapes : 0};
-  uint8_t* const out = Append(place, packed.Encode(), changed, CanonicalBytes(form, shape));
-  if (form == TileForm::kDense) {
-    for (uint32_t i = 0; i < changed; ++i) {
-      std::memcpy(out + size_t{offsets[i]} * element_bytes, values + size_t{i} * element_bytes,
-                  element_bytes);
-    }
-    return;
+  TileForm form = ChooseForm(shape);
+  BlockCounts counts;
+  if (form == TileForm::kBlocks) {
+    CountBlocks(offsets, &counts);
+    shape.escapes = CountEscapes(counts, shape.blocks());
+    form = ChooseForm(shape);
+    if (form != TileForm::kBlocks) shape.escapes = 0;
   }
-  std::memcpy(out, values, size_t{changed} * element_bytes);
-  EncodePositions(form, shape, offsets, counts, out + PositionsStart(shape));
+  const PackedTile packed{changed, form, shape.escapes};
+  uint8_t* const out = Append(place, packed.Encode(), changed, CanonicalBytes(form, shape));
+  if (form != TileForm::kDense) std::memcpy(out, values, size_t{changed} * element_bytes);
+  uint8_t* const positions = out + PositionsStart(shape);
+  switch (form) {
+    case TileForm::kBlocks:
+      return EncodeBlocks(offsets, counts, shape, positions);
+    case TileForm::kOffsets:
+      std::memcpy(positions, offsets.data(), offsets.size() * sizeof(uint16_t));
+      return;
+    case TileForm::kBitmap:
+      return EncodeBitmap(offsets, shape.bitmap_bytes(), positions);
+    case TileForm::kDense:
+      return Spread(offsets, values, element_bytes, out);
+  }
 }
 
 void ChunkBuilder::AddTile(const EncodedTile& tile) {

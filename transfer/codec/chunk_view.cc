@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,8 +44,9 @@ class Reader {
   }
   absl::Status ReadTensorEntry(const uint8_t* entry, uint32_t* tile_count) const;
   absl::Status ReadTileEntry(const uint8_t* entry, TensorIndex tensor);
-  absl::Status CheckTile(const EncodedTile& tile, uint32_t escapes);
-  absl::Status CheckOffsets(const EncodedTile& tile, absl::Span<const uint16_t> offsets) const;
+  absl::Status CheckDense(const EncodedTile& tile) const;
+  absl::Status CheckSparse(const EncodedTile& tile, uint32_t escapes);
+  absl::Status CheckForm(const EncodedTile& tile, const TileShape& shape) const;
 
   const uint8_t* const data_;
   const Manifest& manifest_;
@@ -188,68 +188,65 @@ absl::Status Reader::ReadPayload() {
       return RefuseTile(tile, "is followed by padding that is not zero");
     }
     tile.bytes = absl::MakeConstSpan(data_ + at, size);
-    RETURN_IF_ERROR(CheckTile(tile, escapes_[i]));
+    RETURN_IF_ERROR(tile.form == TileForm::kDense ? CheckDense(tile)
+                                                  : CheckSparse(tile, escapes_[i]));
     at += padded;
   }
   if (at != end_) return Refuse(end_ - at, " bytes after the last tile");
   return absl::OkStatus();
 }
 
-absl::Status Reader::CheckOffsets(const EncodedTile& tile,
-                                  absl::Span<const uint16_t> offsets) const {
+absl::Status Reader::CheckForm(const EncodedTile& tile, const TileShape& shape) const {
+  const TileForm smallest = ChooseForm(shape);
+  if (tile.form == smallest) return absl::OkStatus();
+  return RefuseTile(tile, "is in form ", static_cast<int>(tile.form), ", but form ",
+                    static_cast<int>(smallest), " is smaller");
+}
+
+absl::Status Reader::CheckDense(const EncodedTile& tile) const {
+  const uint32_t found = CountNonZero(tile.bytes.data(), tile.elements, tile.element_bytes);
+  if (found != tile.changed) {
+    return RefuseTile(tile, "has ", found, " changes, not ", tile.changed);
+  }
+  // A bitmap is the smallest of the other forms wherever a dense tile can be, so no block needs
+  // counting.
+  return CheckForm(tile, {tile.elements, tile.element_bytes, tile.changed, 0});
+}
+
+absl::Status Reader::CheckSparse(const EncodedTile& tile, uint32_t escapes) {
+  TileShape shape{tile.elements, tile.element_bytes, tile.changed, escapes};
+  const uint8_t* const values = tile.bytes.data();
+  const uint32_t values_end = tile.changed * tile.element_bytes;
+  if (CountNonZero(values, tile.changed, tile.element_bytes) != tile.changed) {
+    return RefuseTile(tile, "has a change without a changed bit");
+  }
+  if (!IsZero(values + values_end, PositionsStart(shape) - values_end)) {
+    return RefuseTile(tile, "has padding that is not zero");
+  }
+  const uint8_t* const positions = values + PositionsStart(shape);
+  offsets_.resize(std::max<size_t>(offsets_.size(), tile.changed));
+  const auto offsets = absl::MakeSpan(offsets_.data(), tile.changed);
+  BlockCounts counts;
+  if (tile.form == TileForm::kBlocks) {
+    if (!DecodeCounts(positions, shape, &counts)) {
+      return RefuseTile(tile, "has blocks whose counts do not add up");
+    }
+    DecodeBlocks(positions + shape.count_bytes() + escapes, counts, shape.blocks(), offsets);
+  } else if (tile.form == TileForm::kOffsets) {
+    std::memcpy(offsets.data(), positions, offsets.size() * sizeof(uint16_t));
+  } else if (!DecodeBitmap(positions, shape, offsets.data())) {
+    return RefuseTile(tile, "has a bitmap without exactly ", tile.changed, " bits");
+  }
   if (offsets.back() >= tile.elements || !IsAscending(offsets)) {
     return RefuseTile(tile, "has offsets that do not ascend, or that reach past its ",
                       tile.elements, " elements");
   }
-  return absl::OkStatus();
-}
-
-absl::Status Reader::CheckTile(const EncodedTile& tile, uint32_t escapes) {
-  TileShape shape{tile.elements, tile.element_bytes, tile.changed, escapes};
-  const uint8_t* const values = tile.bytes.data();
-  BlockCounts counts;
-  if (tile.form == TileForm::kDense) {
-    uint32_t found = 0;
-    for (uint32_t block = 0; block < shape.blocks(); ++block) {
-      const uint32_t begin = block * kBlockElements;
-      counts[block] = static_cast<uint16_t>(
-          CountNonZero(values + size_t{begin} * shape.element_bytes,
-                       std::min(kBlockElements, shape.elements - begin), shape.element_bytes));
-      found += counts[block];
-    }
-    if (found != tile.changed) {
-      return RefuseTile(tile, "has ", found, " changes, not ", tile.changed);
-    }
-  } else {
-    const uint32_t values_end = shape.changed * shape.element_bytes;
-    if (CountNonZero(values, tile.changed, tile.element_bytes) != tile.changed) {
-      return RefuseTile(tile, "has a change without a changed bit");
-    }
-    if (!IsZero(values + values_end, PositionsStart(shape) - values_end)) {
-      return RefuseTile(tile, "has padding that is not zero");
-    }
-    const uint8_t* const positions = values + PositionsStart(shape);
-    offsets_.resize(std::max<size_t>(offsets_.size(), tile.changed));
-    if (tile.form == TileForm::kBlocks) {
-      if (!DecodeCounts(positions, shape, &counts)) {
-        return RefuseTile(tile, "has blocks whose counts do not add up");
-      }
-      DecodeBlocks(positions + shape.count_bytes() + escapes, counts, shape.blocks(), tile.changed,
-                   offsets_.data());
-    } else if (tile.form == TileForm::kOffsets) {
-      std::memcpy(offsets_.data(), positions, tile.changed * sizeof(uint16_t));
-    } else if (!DecodeBitmap(positions, shape, offsets_.data())) {
-      return RefuseTile(tile, "has a bitmap without exactly ", tile.changed, " bits");
-    }
-    const auto offsets = absl::MakeConstSpan(offsets_.data(), tile.changed);
-    RETURN_IF_ERROR(CheckOffsets(tile, offsets));
+  // As in the builder: blocks are counted only where their escapes decide.
+  if (tile.form != TileForm::kBlocks && ChooseForm(shape) == TileForm::kBlocks) {
     CountBlocks(offsets, &counts);
+    shape.escapes = CountEscapes(counts, shape.blocks());
   }
-  shape.escapes = CountEscapes(counts, shape.blocks());
-  if (tile.form != ChooseForm(shape)) {
-    return RefuseTile(tile, "is not in its smallest form");
-  }
-  return absl::OkStatus();
+  return CheckForm(tile, shape);
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ TileShape ShapeOf(const EncodedTile& tile);
 
 using BlockCounts = std::array<uint16_t, kMaxBlocks>;
 
-// Counts the changes in each block. Offsets ascend and lie within the tile.
+// Counts the changes in each block; zero past the last one. Offsets ascend and lie within the tile.
 void CountBlocks(absl::Span<const uint16_t> offsets, BlockCounts* counts);
 
 // Blocks with kEscapedCount changes or more.
@@ -56,18 +56,21 @@ bool IsAscending(absl::Span<const uint16_t> offsets);
 // Elements of `values` whose bits are not all zero.
 uint32_t CountNonZero(const uint8_t* values, uint32_t elements, uint32_t element_bytes);
 
-// Writes the positions of a tile that is not kDense into zeroed bytes.
-void EncodePositions(TileForm form, const TileShape& shape, absl::Span<const uint16_t> offsets,
-                     const BlockCounts& counts, uint8_t* positions);
+// Writes the positions of form kBlocks. `counts` is what CountBlocks gives.
+void EncodeBlocks(absl::Span<const uint16_t> offsets, const BlockCounts& counts,
+                  const TileShape& shape, uint8_t* positions);
+
+// Writes the positions of form kBitmap into zeroed bytes.
+void EncodeBitmap(absl::Span<const uint16_t> offsets, uint32_t bitmap_bytes, uint8_t* bitmap);
 
 // Reads the counts of form kBlocks. False: they do not add up to shape.changed, or not
 // shape.escapes of them are escaped, or the unused half of the last byte is not zero.
 bool DecodeCounts(const uint8_t* positions, const TileShape& shape, BlockCounts* counts);
 
 // Joins counts and the offsets within blocks to offsets within the tile. The counts add up to
-// `changed`.
+// offsets.size().
 void DecodeBlocks(const uint8_t* block_offsets, const BlockCounts& counts, uint32_t blocks,
-                  uint32_t changed, uint16_t* offsets);
+                  absl::Span<uint16_t> offsets);
 
 // Reads the offsets of form kBitmap. False: there are not exactly shape.changed bits. A bit past
 // the last element becomes an offset past it.
