@@ -1,26 +1,26 @@
 // wstore::Store: a versioned store of one model's weights, embedded in this process.
 //
-// A store is a directory. It holds a journal, and refers to a dense base checkpoint that stays where it is
-// (v0). Every later version is its parent plus one patch set. Head is the version that should be served;
-// publishing moves it forward, a rollback moves it to any committed version and deletes nothing.
+// A store is a directory. It holds a journal, and refers to a dense base checkpoint that stays
+// where it is (v0). Every later version is its parent plus one patch set. Head is the version that
+// should be served; publishing moves it forward, a rollback moves it to any committed version and
+// deletes nothing.
 //
 //   ASSIGN_OR_RETURN(auto store, wstore::Store::Open(directory, {}));
 //   ASSIGN_OR_RETURN(auto tx, store->Begin({.message = "step 1200"}));
 //   RETURN_IF_ERROR(tx->Add(patches));             // or tx->SetCheckpoint("/models/step-1200")
 //   ASSIGN_OR_RETURN(auto result, tx->Commit());   // durable when it returns
 //
-// Threads: every method may be called from any thread. Methods that change the store are serialized.
-// Processes: one process has a store open for writing; others may look at it with read_only.
-// Durability: what a method that changes the store returned OK for survives kill -9 and power loss.
-// On failure nothing has changed, unless a method says otherwise.
+// Threads: every method may be called from any thread. Methods that change the store are
+// serialized. Processes: one process has a store open for writing; others may look at it with
+// read_only. Durability: what a method that changes the store returned OK for survives kill -9 and
+// power loss. On failure nothing has changed, unless a method says otherwise.
 //
 // Errors, for all methods:
 //   kInvalidArgument, kOutOfRange: bad input; everything wrong of one kind is listed
-//   kFailedPrecondition: the store's state forbids it (another head, publishing on hold, base changed)
-//   kNotFound: no such store, version or tag
-//   kDataLoss: corruption: digests or sums do not match
-//   kResourceExhausted, kUnavailable: disk full, I/O error, another process writes
-//   kUnknown: the outcome of a commit cannot be known before the store is reopened; ask by id
+//   kFailedPrecondition: the store's state forbids it (another head, publishing on hold, base
+//   changed) kNotFound: no such store, version or tag kDataLoss: corruption: digests or sums do not
+//   match kResourceExhausted, kUnavailable: disk full, I/O error, another process writes kUnknown:
+//   the outcome of a commit cannot be known before the store is reopened; ask by id
 #pragma once
 
 #include <cstdint>
@@ -48,8 +48,8 @@ struct CreateOptions {
 };
 
 struct OpenOptions {
-  // Looks only: takes no lock and changes no file, beside a live writer too. What is committed after the
-  // opening is not seen. Methods that change the store return kFailedPrecondition.
+  // Looks only: takes no lock and changes no file, beside a live writer too. What is committed
+  // after the opening is not seen. Methods that change the store return kFailedPrecondition.
   bool read_only = false;
   std::string actor;  // who does what is done through this object; empty: user@host
   int threads = 0;    // 0: one per processor
@@ -57,7 +57,8 @@ struct OpenOptions {
 
 struct RollbackOptions {
   VersionId to;
-  // Retrying with the same id and target gives the first outcome; with another target it is refused.
+  // Retrying with the same id and target gives the first outcome; with another target it is
+  // refused.
   std::string transaction_id;
   std::string message;
 };
@@ -111,7 +112,8 @@ class Store {
   virtual ~Store() = default;
 
   // Makes a store in `directory` (created if missing, otherwise empty) on a dense checkpoint: a
-  // safetensors file, or a directory of them. Reads all of it. The checkpoint is not copied: keep it.
+  // safetensors file, or a directory of them. Reads all of it. The checkpoint is not copied: keep
+  // it.
   //   kAlreadyExists: there is a store, or something else, in `directory`
   //   kInvalidArgument, kNotFound: not a sound checkpoint
   static absl::StatusOr<std::unique_ptr<Store>> Create(const std::string& directory,
@@ -140,9 +142,9 @@ class Store {
   // refused at their commit. See transaction.h.
   virtual absl::StatusOr<std::unique_ptr<Transaction>> Begin(const BeginOptions& options) = 0;
 
-  // Moves head to a committed version and puts publishing on hold until Resume, so that a trainer that
-  // knows nothing of it does not publish over the operator. Rolling back to head changes nothing (and
-  // holds nothing).
+  // Moves head to a committed version and puts publishing on hold until Resume, so that a trainer
+  // that knows nothing of it does not publish over the operator. Rolling back to head changes
+  // nothing (and holds nothing).
   //   kNotFound: no such version
   //   kAlreadyExists: the id was used for something else
   virtual absl::StatusOr<CommitResult> Rollback(const RollbackOptions& options) = 0;
@@ -151,12 +153,12 @@ class Store {
   virtual absl::Status Hold(const std::string& reason) = 0;
   virtual absl::Status Resume() = 0;
 
-  // Names a version, or moves the name. Names are 1 to 128 of letters, digits and "._-/", begin with a
-  // letter or digit, and are not "head" or of the form v42.
+  // Names a version, or moves the name. Names are 1 to 128 of letters, digits and "._-/", begin
+  // with a letter or digit, and are not "head" or of the form v42.
   virtual absl::Status Tag(const std::string& name, VersionId version) = 0;
 
-  // The composed difference between two versions, each element once; the same in both directions. The
-  // store must outlive it.
+  // The composed difference between two versions, each element once; the same in both directions.
+  // The store must outlive it.
   virtual absl::StatusOr<std::unique_ptr<PatchSource>> Difference(VersionId from,
                                                                   VersionId to) const = 0;
 
@@ -164,10 +166,10 @@ class Store {
   //   kFailedPrecondition: the base's files are not what they were (each is named)
   virtual absl::StatusOr<std::unique_ptr<DenseSource>> Materialise(VersionId version) const = 0;
 
-  // Writes a version as a dense checkpoint: tensors bit for bit, metadata, config and tokenizer files of
-  // the base carried over. The same version gives the same bytes. Files appear under their final names
-  // only when whole and synced, the index last. The sums are checked on the way: what is written is
-  // what was committed.
+  // Writes a version as a dense checkpoint: tensors bit for bit, metadata, config and tokenizer
+  // files of the base carried over. The same version gives the same bytes. Files appear under their
+  // final names only when whole and synced, the index last. The sums are checked on the way: what
+  // is written is what was committed.
   //   kDataLoss: the sums do not match; nothing is left under a final name
   //   kFailedPrecondition: the directory holds the base's files, or other safetensors files
   //   kResourceExhausted: no space; the temporary files are removed

@@ -14,17 +14,17 @@
 
 namespace wstore {
 
-// What a publish is made against. Whatever is given must be so at begin and at commit; otherwise the
-// publish is refused with both sides' values.
+// What a publish is made against. Whatever is given must be so at begin and at commit; otherwise
+// the publish is refused with both sides' values.
 struct BeginOptions {
   std::optional<VersionId> parent;  // default: head; another version than head is refused
   std::optional<Digest> parent_chain_digest;
   std::optional<Digest> base_digest;
   std::optional<MoveNumber> move;  // the head-move number that the caller saw
 
-  // Chosen by the caller, to make retries safe: publishing the same content again under an id that was
-  // committed returns the first outcome even if head has moved; other content is refused. An id whose
-  // transaction was not committed may be used again. At most 256 bytes.
+  // Chosen by the caller, to make retries safe: publishing the same content again under an id that
+  // was committed returns the first outcome even if head has moved; other content is refused. An id
+  // whose transaction was not committed may be used again. At most 256 bytes.
   std::string transaction_id;
 
   std::string message;  // at most 64 KiB
@@ -43,7 +43,8 @@ struct CommitResult {
   TransactionNumber transaction;
   int64_t duration_micros = 0;  // from begin
 };
-std::string_view OutcomeName(CommitResult::Outcome outcome);  // "committed", "repeated", "unchanged"
+std::string_view OutcomeName(
+    CommitResult::Outcome outcome);  // "committed", "repeated", "unchanged"
 
 // Holds what is added in memory (patches) or as a path (a checkpoint) until Commit. Destroying it
 // without a commit aborts it. One thread at a time. The store must outlive it.
@@ -55,20 +56,23 @@ class Transaction {
   // What it is made against.
   virtual const HeadInfo& parent() const = 0;
 
-  // Adds patches of single elements; all of them or none. May be called repeatedly, for other tensors.
-  // Errors: see PatchSetBuilder::Add. New values are resolved against the parent at commit.
+  // Adds patches of single elements; all of them or none. May be called repeatedly, for other
+  // tensors. Errors: see PatchSetBuilder::Add. New values are resolved against the parent at
+  // commit.
   //   kFailedPrecondition: a checkpoint was set, or the transaction has ended
   virtual absl::Status Add(absl::Span<const TensorPatch> patches) = 0;
 
-  // The new version is this dense checkpoint: a safetensors file or a directory. It is compared with the
-  // parent at commit, and must not change until then.
-  //   kInvalidArgument: not a sound checkpoint, or tensors missing, added, or of another dtype or shape
+  // The new version is this dense checkpoint: a safetensors file or a directory. It is compared
+  // with the parent at commit, and must not change until then.
+  //   kInvalidArgument: not a sound checkpoint, or tensors missing, added, or of another dtype or
+  //   shape
   //     (all of them are listed)
   //   kFailedPrecondition: patches were added, or the transaction has ended
   virtual absl::Status SetCheckpoint(const std::string& path) = 0;
 
   // Makes the version durable and moves head to it. Ends the transaction, whatever it returns.
-  //   kFailedPrecondition: head moved or publishing was put on hold meanwhile (the new head is in the
+  //   kFailedPrecondition: head moved or publishing was put on hold meanwhile (the new head is in
+  //   the
   //     message), or the base's files changed
   //   kAlreadyExists: the id was committed with other content
   //   kDataLoss: the parent's bits do not have the recorded sums

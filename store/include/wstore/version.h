@@ -75,8 +75,8 @@ struct TagInfo {
   int64_t created_unix_micros = 0;
 };
 
-// The state that a publish is made against and that commit compares with: if any of it has changed, the
-// publish is refused.
+// The state that a publish is made against and that commit compares with: if any of it has changed,
+// the publish is refused.
 struct HeadInfo {
   VersionId version;
   Digest chain_digest;

@@ -1,0 +1,425 @@
+#include "wstore/store.h"
+
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/check.h"
+#include "common/parallel.h"
+#include "common/status_macros.h"
+#include "common/strings.h"
+#include "store/actor.h"
+#include "store/records.h"
+#include "store/store_impl.h"
+
+namespace wstore {
+namespace {
+
+// An earlier init that was killed may have left files of the journal; anything else is not ours.
+absl::Status PrepareDirectory(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot create the directory ", directory, ": ", error.message()));
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "witness") {
+      return absl::AlreadyExistsError(absl::StrCat("there is a store in ", directory, " already"));
+    }
+    if (name != "LOCK" && name != "db" && name != "stage" && !name.starts_with("witness")) {
+      return absl::AlreadyExistsError(
+          absl::StrCat(directory, " is not empty: it holds '", name, "'"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTagName(const std::string& name) {
+  const auto is_allowed = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-' || c == '/';
+  };
+  if (name.empty() || name.size() > 128 || !std::all_of(name.begin(), name.end(), is_allowed) ||
+      std::isalnum(static_cast<unsigned char>(name[0])) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", name,
+        "' cannot be a tag: use 1 to 128 letters, digits and '._-/', a letter or digit first"));
+  }
+  if (name == "head" || ParseVersionId(name).has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", name, "' cannot be a tag: it names a version already"));
+  }
+  return absl::OkStatus();
+}
+
+int Threads(int requested) { return requested > 0 ? requested : DefaultParallelism(); }
+
+std::string ActorOrDefault(const std::string& actor) {
+  return actor.empty() ? DefaultActor() : actor;
+}
+
+}  // namespace
+
+std::string_view OutcomeName(CommitResult::Outcome outcome) {
+  switch (outcome) {
+    case CommitResult::Outcome::kCommitted:
+      return "committed";
+    case CommitResult::Outcome::kRepeated:
+      return "repeated";
+    case CommitResult::Outcome::kUnchanged:
+      return "unchanged";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<std::unique_ptr<Store>> Store::Create(const std::string& directory,
+                                                     const std::string& base_checkpoint,
+                                                     const CreateOptions& options) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(base_checkpoint));
+  RETURN_IF_ERROR(PrepareDirectory(directory));
+  ASSIGN_OR_RETURN(v1::BaseRecord record,
+                   DescribeBase(*checkpoint, Threads(options.threads), options.progress));
+  std::string id(16, '\0');
+  WSTORE_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(id.data()), 16) == 1);
+  record.set_store_id(id);
+  record.mutable_actor()->set_name(ActorOrDefault(options.actor));
+  record.set_created_unix_micros(SystemClock().NowUnixMicros());
+  v1::RecordBody body;
+  *body.mutable_base() = std::move(record);
+  ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal,
+                   Journal::Create(directory, NewRecord{SerializeDeterministic(body), nullptr}));
+  OpenOptions open;
+  open.actor = options.actor;
+  open.threads = options.threads;
+  ASSIGN_OR_RETURN(std::unique_ptr<StoreImpl> store, StoreImpl::Make(std::move(journal), open));
+  return store;
+}
+
+absl::StatusOr<std::unique_ptr<Store>> Store::Open(const std::string& directory,
+                                                   const OpenOptions& options) {
+  JournalOptions journal_options;
+  journal_options.read_only = options.read_only;
+  ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, Journal::Open(directory, journal_options));
+  ASSIGN_OR_RETURN(std::unique_ptr<StoreImpl> store, StoreImpl::Make(std::move(journal), options));
+  return store;
+}
+
+absl::StatusOr<std::unique_ptr<StoreImpl>> StoreImpl::Make(std::unique_ptr<Journal> journal,
+                                                           const OpenOptions& options) {
+  StoreState state;
+  for (const StoredRecord& record : journal->records()) {
+    v1::RecordBody body;
+    absl::Status status = body.ParseFromString(record.body)
+                              ? state.Apply(body)
+                              : absl::DataLossError("it cannot be read");
+    RETURN_IF_ERROR(Prefixed(status, absl::StrCat("journal record ", record.sequence)));
+  }
+  if (!state.has_base()) return absl::DataLossError("the journal has no record of a base");
+  return std::unique_ptr<StoreImpl>(new StoreImpl(std::move(journal), std::move(state), options));
+}
+
+StoreImpl::StoreImpl(std::unique_ptr<Journal> journal, StoreState state, const OpenOptions& options)
+    : journal_(std::move(journal)),
+      actor_(ActorOrDefault(options.actor)),
+      read_only_(options.read_only),
+      threads_(Threads(options.threads)),
+      clock_(SystemClock()),
+      state_(std::move(state)),
+      manifest_(state_.base().manifest),
+      fingerprint_key_(state_.base().digest) {}
+
+StoreStatus StoreImpl::status() const {
+  StoreStatus status;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    status.head = state_.head();
+    status.hold = state_.hold();
+    status.versions = state_.versions().size();
+    status.base.path = state_.base().path;
+    status.base.digest = state_.base().digest;
+  }
+  status.base.tensors = manifest_.size();
+  status.base.elements = manifest_.elements();
+  status.base.size_bytes = manifest_.size_bytes();
+  status.journal_bytes = journal_->size_bytes();
+  status.state = "ok";
+  if (status.hold.has_value()) {
+    status.state = "hold";
+    status.detail = status.hold->reason;
+  }
+  if (journal_->failed()) {
+    status.state = "read-only";
+    status.detail = "a commit ended without a known outcome; reopen the store";
+  }
+  return status;
+}
+
+HeadInfo StoreImpl::head() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return state_.head();
+}
+
+std::vector<VersionInfo> StoreImpl::versions() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<VersionInfo> versions;
+  versions.reserve(state_.versions().size());
+  for (const auto& [id, version] : state_.versions()) versions.push_back(version.info);
+  return versions;
+}
+
+absl::StatusOr<VersionInfo> StoreImpl::version(VersionId version) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ASSIGN_OR_RETURN(const VersionState* const found, state_.Find(version));
+  return found->info;
+}
+
+std::vector<MoveInfo> StoreImpl::moves() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return state_.moves();
+}
+
+std::vector<TagInfo> StoreImpl::tags() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<TagInfo> tags;
+  for (const auto& [name, tag] : state_.tags()) tags.push_back(tag);
+  return tags;
+}
+
+absl::StatusOr<VersionId> StoreImpl::Resolve(std::string_view name) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (name == "head") return state_.head().version;
+  if (const std::optional<VersionId> version = ParseVersionId(name); version.has_value()) {
+    RETURN_IF_ERROR(state_.Find(*version).status());
+    return *version;
+  }
+  const auto tag = state_.tags().find(std::string(name));
+  if (tag != state_.tags().end()) return tag->second.version;
+  std::vector<std::string> names;
+  for (const auto& [known, unused] : state_.tags()) names.push_back(known);
+  return absl::NotFoundError(
+      absl::StrCat("no version or tag '", ToAbsl(name), "'; versions are v0 to ",
+                   ToString(state_.versions().rbegin()->first),
+                   names.empty() ? "" : absl::StrCat(", tags: ", absl::StrJoin(names, ", "))));
+}
+
+absl::Status StoreImpl::CheckWritable() const {
+  if (!read_only_) return absl::OkStatus();
+  return absl::FailedPreconditionError("the store was opened to look only");
+}
+
+v1::Actor StoreImpl::ActorProto() const {
+  v1::Actor actor;
+  actor.set_name(actor_);
+  return actor;
+}
+
+absl::StatusOr<TransactionNumber> StoreImpl::NewTransactionNumber() {
+  HighWaterMarks marks = journal_->high_water_marks();
+  ++marks.transaction;
+  RETURN_IF_ERROR(journal_->RaiseHighWaterMarks(marks));
+  return TransactionNumber(marks.transaction);
+}
+
+absl::Status StoreImpl::Append(std::vector<v1::RecordBody> bodies,
+                               std::unique_ptr<PayloadWriter> payload) {
+  std::vector<NewRecord> records;
+  for (const v1::RecordBody& body : bodies) {
+    records.push_back({SerializeDeterministic(body), std::move(payload)});
+    payload = nullptr;
+  }
+  RETURN_IF_ERROR(journal_->Commit(std::move(records)));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const v1::RecordBody& body : bodies) WSTORE_CHECK(state_.Apply(body).ok());
+  return absl::OkStatus();
+}
+
+v1::RecordBody StoreImpl::MoveBody(const HeadInfo& from, VersionId to, const char* why,
+                                   TransactionNumber transaction, const std::string& transaction_id,
+                                   const std::string& message,
+                                   int64_t begun_monotonic_micros) const {
+  v1::RecordBody body;
+  v1::MoveRecord* const move = body.mutable_move();
+  move->set_move(std::max(journal_->high_water_marks().move, from.move.value()));
+  move->set_from_version(from.version.value());
+  move->set_to_version(to.value());
+  move->set_why(why);
+  move->set_transaction(transaction.value());
+  move->set_transaction_id(transaction_id);
+  move->set_policy("all");
+  move->set_outcome("committed");
+  move->set_message(message);
+  *move->mutable_actor() = ActorProto();
+  move->set_created_unix_micros(clock_.NowUnixMicros());
+  move->set_duration_micros(clock_.NowMonotonicMicros() - begun_monotonic_micros);
+  return body;
+}
+
+absl::StatusOr<CommitResult> StoreImpl::Rollback(const RollbackOptions& options) {
+  RETURN_IF_ERROR(CheckWritable());
+  const int64_t begun = clock_.NowMonotonicMicros();
+  const std::lock_guard<std::mutex> write_lock(write_mutex_);
+  CommitResult result;
+  HeadInfo from;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    RETURN_IF_ERROR(state_.Find(options.to).status());
+    from = state_.head();
+    result.version = options.to;
+    if (const IdUse* const use = state_.FindId(options.transaction_id); use != nullptr) {
+      if (!use->is_rollback || use->version != options.to) {
+        return absl::AlreadyExistsError(absl::StrCat(
+            "the id '", options.transaction_id, "' was used for ",
+            use->is_rollback ? "a rollback to " : "the publish of ", ToString(use->version)));
+      }
+      result.outcome = CommitResult::Outcome::kRepeated;
+      result.head = from.version;
+      result.transaction = use->transaction;
+      return result;
+    }
+  }
+  result.head = options.to;
+  if (from.version == options.to) {
+    result.outcome = CommitResult::Outcome::kUnchanged;
+    return result;
+  }
+  HighWaterMarks marks = journal_->high_water_marks();
+  result.transaction = TransactionNumber(++marks.transaction);
+  marks.move = std::max(marks.move, from.move.value()) + 1;
+  RETURN_IF_ERROR(journal_->RaiseHighWaterMarks(marks));
+  std::vector<v1::RecordBody> bodies;
+  bodies.push_back(MoveBody(from, options.to, "rollback", result.transaction,
+                            options.transaction_id, options.message, begun));
+  v1::HoldRecord* const hold = bodies.emplace_back().mutable_hold();
+  hold->set_hold(true);
+  hold->set_reason(absl::StrCat("rolled back from ", ToString(from.version), " to ",
+                                ToString(options.to), options.message.empty() ? "" : ": ",
+                                options.message));
+  *hold->mutable_actor() = ActorProto();
+  hold->set_created_unix_micros(clock_.NowUnixMicros());
+  RETURN_IF_ERROR(Append(std::move(bodies), nullptr));
+  result.duration_micros = clock_.NowMonotonicMicros() - begun;
+  return result;
+}
+
+absl::Status StoreImpl::Hold(const std::string& reason) {
+  RETURN_IF_ERROR(CheckWritable());
+  const std::lock_guard<std::mutex> write_lock(write_mutex_);
+  if (status().hold.has_value()) return absl::OkStatus();
+  v1::RecordBody body;
+  body.mutable_hold()->set_hold(true);
+  body.mutable_hold()->set_reason(reason);
+  *body.mutable_hold()->mutable_actor() = ActorProto();
+  body.mutable_hold()->set_created_unix_micros(clock_.NowUnixMicros());
+  return Append({std::move(body)}, nullptr);
+}
+
+absl::Status StoreImpl::Resume() {
+  RETURN_IF_ERROR(CheckWritable());
+  const std::lock_guard<std::mutex> write_lock(write_mutex_);
+  if (!status().hold.has_value()) return absl::OkStatus();
+  v1::RecordBody body;
+  body.mutable_hold()->set_hold(false);
+  *body.mutable_hold()->mutable_actor() = ActorProto();
+  body.mutable_hold()->set_created_unix_micros(clock_.NowUnixMicros());
+  return Append({std::move(body)}, nullptr);
+}
+
+absl::Status StoreImpl::Tag(const std::string& name, VersionId version) {
+  RETURN_IF_ERROR(CheckWritable());
+  RETURN_IF_ERROR(CheckTagName(name));
+  RETURN_IF_ERROR(this->version(version).status());
+  const std::lock_guard<std::mutex> write_lock(write_mutex_);
+  v1::RecordBody body;
+  body.mutable_tag()->set_name(name);
+  body.mutable_tag()->set_version(version.value());
+  *body.mutable_tag()->mutable_actor() = ActorProto();
+  body.mutable_tag()->set_created_unix_micros(clock_.NowUnixMicros());
+  return Append({std::move(body)}, nullptr);
+}
+
+BaseState StoreImpl::base() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return state_.base();
+}
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> StoreImpl::OpenBase() const {
+  return OpenRecordedBase(base());
+}
+
+std::vector<const PatchSource*> StoreImpl::PathPatches::patches() const {
+  std::vector<const PatchSource*> patches;
+  for (const auto& patch : owned) patches.push_back(patch.get());
+  return patches;
+}
+
+absl::StatusOr<StoreImpl::PathPatches> StoreImpl::PatchesBetween(VersionId from,
+                                                                 VersionId to) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  RETURN_IF_ERROR(state_.Find(from).status());
+  RETURN_IF_ERROR(state_.Find(to).status());
+  PathPatches path;
+  for (const VersionId version : state_.Path(from, to)) {
+    path.owned.push_back(std::make_unique<JournalPatch>(
+        *journal_, manifest_, state_.versions().at(version).info.transaction));
+  }
+  return path;
+}
+
+namespace {
+
+// A composed difference with the patch sets that it refers to.
+template <typename Path>
+class OwningPatch final : public PatchSource {
+ public:
+  OwningPatch(const Manifest& manifest, Path path)
+      : path_(std::move(path)), composed_(MakeComposed(manifest, path_.patches())) {}
+  absl::Status ReadSpan(uint32_t span,
+                        const std::function<absl::Status(const ChunkView&)>& visit) const override {
+    return composed_->ReadSpan(span, visit);
+  }
+
+ private:
+  Path path_;
+  std::unique_ptr<PatchSource> composed_;
+};
+
+// A version with the base and patch sets that it refers to.
+template <typename Path>
+class OwningDense final : public DenseSource {
+ public:
+  OwningDense(const Manifest& manifest, std::unique_ptr<Checkpoint> base, Path path)
+      : base_(std::move(base)),
+        path_(std::move(path)),
+        dense_base_(MakeDense(manifest, *base_)),
+        patched_(MakePatched(manifest, *dense_base_, path_.patches())) {}
+  absl::StatusOr<std::unique_ptr<SpanTiles>> OpenSpan(uint32_t span) const override {
+    return patched_->OpenSpan(span);
+  }
+
+ private:
+  std::unique_ptr<Checkpoint> base_;
+  Path path_;
+  std::unique_ptr<DenseSource> dense_base_;
+  std::unique_ptr<DenseSource> patched_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PatchSource>> StoreImpl::Difference(VersionId from,
+                                                                   VersionId to) const {
+  ASSIGN_OR_RETURN(PathPatches path, PatchesBetween(from, to));
+  return std::make_unique<OwningPatch<PathPatches>>(manifest_, std::move(path));
+}
+
+absl::StatusOr<std::unique_ptr<DenseSource>> StoreImpl::Materialise(VersionId version) const {
+  ASSIGN_OR_RETURN(PathPatches path, PatchesBetween(VersionId(0), version));
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> base, OpenBase());
+  return std::make_unique<OwningDense<PathPatches>>(manifest_, std::move(base), std::move(path));
+}
+
+}  // namespace wstore

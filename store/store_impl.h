@@ -1,0 +1,103 @@
+// The Store over a journal. Private; the pieces are in store.cc (opening, looking, head moves),
+// transaction.cc (publishing), export.cc and verify.cc.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "store/base.h"
+#include "store/journal_patch.h"
+#include "store/state.h"
+#include "wstore/journal.h"
+#include "wstore/store.h"
+
+namespace wstore {
+
+class StoreImpl final : public Store {
+ public:
+  // `journal` may be open read-only. Replays its records.
+  static absl::StatusOr<std::unique_ptr<StoreImpl>> Make(std::unique_ptr<Journal> journal,
+                                                         const OpenOptions& options);
+
+  const Manifest& manifest() const override { return manifest_; }
+  StoreStatus status() const override;
+  HeadInfo head() const override;
+  std::vector<VersionInfo> versions() const override;
+  absl::StatusOr<VersionInfo> version(VersionId version) const override;
+  std::vector<MoveInfo> moves() const override;
+  std::vector<TagInfo> tags() const override;
+  absl::StatusOr<VersionId> Resolve(std::string_view name) const override;
+
+  absl::StatusOr<std::unique_ptr<Transaction>> Begin(const BeginOptions& options) override;
+  absl::StatusOr<CommitResult> Rollback(const RollbackOptions& options) override;
+  absl::Status Hold(const std::string& reason) override;
+  absl::Status Resume() override;
+  absl::Status Tag(const std::string& name, VersionId version) override;
+
+  absl::StatusOr<std::unique_ptr<PatchSource>> Difference(VersionId from,
+                                                          VersionId to) const override;
+  absl::StatusOr<std::unique_ptr<DenseSource>> Materialise(VersionId version) const override;
+  absl::Status Export(VersionId version, const ExportOptions& options) const override;
+  absl::StatusOr<VerifyReport> Verify(const VerifyOptions& options) override;
+
+ private:
+  friend class TransactionImpl;
+
+  StoreImpl(std::unique_ptr<Journal> journal, StoreState state, const OpenOptions& options);
+
+  // The patch sets between two versions, and the parts that they are made of.
+  struct PathPatches {
+    std::vector<std::unique_ptr<JournalPatch>> owned;
+    std::vector<const PatchSource*> patches() const;
+  };
+  absl::StatusOr<PathPatches> PatchesBetween(VersionId from, VersionId to) const;
+
+  // Of every tensor, from the records.
+  absl::StatusOr<std::vector<Fingerprint>> TensorFingerprints(VersionId version) const;
+
+  // The base's files, open and checked against what was recorded.
+  absl::StatusOr<std::unique_ptr<Checkpoint>> OpenBase() const;
+  BaseState base() const;
+
+  // kFailedPrecondition if the store was opened to look only.
+  absl::Status CheckWritable() const;
+  // Refuses what `options` expects and the state does not have, and any publish during a hold.
+  absl::Status CheckBegin(const BeginOptions& options) const;  // needs mutex_
+  // Appends records durably and applies them to the state. Needs write_mutex_, not mutex_.
+  absl::Status Append(std::vector<v1::RecordBody> bodies, std::unique_ptr<PayloadWriter> payload);
+  // Numbers that no one has used and that no crash gives out again. Needs write_mutex_.
+  absl::StatusOr<TransactionNumber> NewTransactionNumber();
+
+  v1::Actor ActorProto() const;
+  v1::RecordBody MoveBody(const HeadInfo& from, VersionId to, const char* why,
+                          TransactionNumber transaction, const std::string& transaction_id,
+                          const std::string& message, int64_t begun_monotonic_micros) const;
+
+  absl::Status CheckVersionPatch(const VersionState& version, VerifyReport* report) const;
+  absl::Status CheckVersionSums(const VersionState& version, const ProgressFn& progress,
+                                VerifyReport* report) const;
+  absl::Status CheckAllSums(const std::vector<VersionId>& versions, const ProgressFn& progress,
+                            VerifyReport* report) const;
+  absl::Status CheckBaseFiles(const ProgressFn& progress, VerifyReport* report);
+
+  const std::unique_ptr<Journal> journal_;
+  const std::string actor_;
+  const bool read_only_;
+  const int threads_;
+  Clock& clock_;
+
+  // Serializes what changes the store; held while it waits for the disk.
+  mutable std::mutex write_mutex_;
+  // Guards state_; held for moments only. Locked after write_mutex_ where both are.
+  mutable std::mutex mutex_;
+  StoreState state_;
+
+  // Fixed once the store exists, so readers need no lock.
+  const Manifest manifest_;
+  const FingerprintKey fingerprint_key_;
+};
+
+}  // namespace wstore

@@ -1,0 +1,344 @@
+#include "wstore/transaction.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "store/chain.h"
+#include "store/publish.h"
+#include "store/records.h"
+#include "store/store_impl.h"
+#include "store/sums.h"
+
+namespace wstore {
+namespace {
+
+constexpr size_t kMaxIdBytes = 256;
+constexpr size_t kMaxMessageBytes = 64 << 10;
+constexpr size_t kMaxMetaBytes = 64 << 10;
+
+absl::Status CheckLimit(const char* what, size_t bytes, size_t limit) {
+  if (bytes <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the ", what, " has ", bytes, " bytes; the limit is ", limit));
+}
+
+absl::Status CheckLimits(const BeginOptions& options) {
+  size_t meta_bytes = 0;
+  for (const auto& [key, value] : options.meta) meta_bytes += key.size() + value.size();
+  RETURN_IF_ERROR(CheckLimit("transaction id", options.transaction_id.size(), kMaxIdBytes));
+  RETURN_IF_ERROR(CheckLimit("message", options.message.size(), kMaxMessageBytes));
+  return CheckLimit("metadata", meta_bytes, kMaxMetaBytes);
+}
+
+}  // namespace
+
+// A publish into a StoreImpl. Everything up to the commit record happens without the store's locks.
+class TransactionImpl final : public Transaction {
+ public:
+  // `repeats`: the version that was committed under the same id, if one was; then this transaction
+  // only finds out whether its content is the same.
+  TransactionImpl(StoreImpl* store, BeginOptions options, TransactionNumber number, HeadInfo parent,
+                  std::optional<VersionState> repeats)
+      : store_(*store),
+        options_(std::move(options)),
+        number_(number),
+        parent_(parent),
+        repeats_(std::move(repeats)),
+        builder_(std::make_unique<PatchSetBuilder>(store->manifest())),
+        begun_micros_(store->clock_.NowMonotonicMicros()) {}
+
+  TransactionNumber number() const override { return number_; }
+  const HeadInfo& parent() const override { return parent_; }
+
+  absl::Status Add(absl::Span<const TensorPatch> patches) override {
+    RETURN_IF_ERROR(CheckOpen());
+    if (target_ != nullptr) {
+      return absl::FailedPreconditionError(
+          "the transaction has a checkpoint; patches cannot be added");
+    }
+    RETURN_IF_ERROR(builder_->Add(patches));
+    has_patches_ = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status SetCheckpoint(const std::string& path) override {
+    RETURN_IF_ERROR(CheckOpen());
+    if (has_patches_) {
+      return absl::FailedPreconditionError(
+          "the transaction has patches; a checkpoint cannot be set");
+    }
+    ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> target, Checkpoint::Open(path));
+    RETURN_IF_ERROR(Prefixed(CheckSameTensors(store_.manifest(), target->manifest()), path));
+    target_ = std::move(target);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<CommitResult> Commit(const ProgressFn& progress) override {
+    RETURN_IF_ERROR(CheckOpen());
+    absl::StatusOr<CommitResult> result = DoCommit(progress);
+    Abort();
+    return result;
+  }
+
+  void Abort() override {
+    ended_ = true;
+    target_.reset();
+    builder_.reset();
+  }
+
+ private:
+  absl::Status CheckOpen() const {
+    if (!ended_) return absl::OkStatus();
+    return absl::FailedPreconditionError("the transaction has ended");
+  }
+
+  // Fails early, before the work, where the commit would be refused anyway.
+  absl::Status CheckHead() const {
+    if (repeats_.has_value()) return absl::OkStatus();
+    const std::lock_guard<std::mutex> lock(store_.mutex_);
+    return store_.CheckBegin(options_);
+  }
+
+  absl::StatusOr<CommitResult> DoCommit(const ProgressFn& progress) {
+    RETURN_IF_ERROR(CheckHead());
+    ASSIGN_OR_RETURN(const std::unique_ptr<DenseSource> parent,
+                     store_.Materialise(parent_.version));
+    ASSIGN_OR_RETURN(std::unique_ptr<PayloadWriter> payload, store_.journal_->Stage(number_));
+    ASSIGN_OR_RETURN(const PublishOutcome outcome, Encode(*parent, payload.get(), progress));
+    if (outcome.elements == 0) return Result(CommitResult::Outcome::kUnchanged, parent_.version);
+    ASSIGN_OR_RETURN(const Fingerprint fingerprint, CheckSums(outcome));
+    if (repeats_.has_value()) return Repeat(outcome);
+    return Append(outcome, fingerprint, std::move(payload));
+  }
+
+  // Streams the packed chunks into the payload.
+  absl::StatusOr<PublishOutcome> Encode(const DenseSource& parent, PayloadWriter* payload,
+                                        const ProgressFn& progress) {
+    PublishInput input;
+    input.manifest = &store_.manifest();
+    input.key = &store_.fingerprint_key_;
+    input.parent = &parent;
+    input.transaction = number_;
+    input.threads = store_.threads_;
+    input.progress = progress;
+    std::unique_ptr<DenseSource> target;
+    if (target_ != nullptr) {
+      target = MakeDense(store_.manifest(), *target_);
+      input.target = target.get();
+    } else {
+      RETURN_IF_ERROR(builder_->Resolve(parent));
+      input.patches = builder_.get();
+    }
+    const auto write = [payload](const ChunkKey& key, std::string_view chunk) {
+      return payload->Add(key, chunk);
+    };
+    absl::StatusOr<PublishOutcome> outcome = EncodePublish(input, write);
+    RETURN_IF_ERROR(outcome.status());
+    if (target_ != nullptr) RETURN_IF_ERROR(target_->CheckUnchanged());
+    return outcome;
+  }
+
+  // The new version's fingerprint. Where it was summed from the new bits alone it must agree with
+  // the parent's recorded one plus the changes; otherwise the old bits were not the parent's.
+  absl::StatusOr<Fingerprint> CheckSums(const PublishOutcome& outcome) {
+    ASSIGN_OR_RETURN(const VersionInfo parent, store_.version(parent_.version));
+    Fingerprint expected = parent.fingerprint;
+    for (const auto& [tensor, change] : outcome.changes) expected += change;
+    if (target_ != nullptr && Total(outcome.target_sums) != expected) {
+      return absl::DataLossError(
+          absl::StrCat("the bits read for ", ToString(parent_.version),
+                       " do not have its recorded fingerprint: the base's files or the journal are "
+                       "damaged, or the "
+                       "new checkpoint changed while it was read; 'wstore verify ",
+                       ToString(parent_.version), " --base' tells which"));
+    }
+    return expected;
+  }
+
+  absl::StatusOr<CommitResult> Repeat(const PublishOutcome& outcome) {
+    const VersionInfo& first = repeats_->info;
+    if (outcome.patch_digest != first.patch_digest || options_.message != first.message ||
+        options_.meta != first.meta) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "the id '", options_.transaction_id, "' was committed as ", ToString(first.version),
+          " with other content (patch ", ToHex(first.patch_digest), ", this one is ",
+          ToHex(outcome.patch_digest), "); use another id"));
+    }
+    CommitResult result = Result(CommitResult::Outcome::kRepeated, first.version);
+    result.transaction = first.transaction;
+    return result;
+  }
+
+  absl::StatusOr<CommitResult> Append(const PublishOutcome& outcome, const Fingerprint& fingerprint,
+                                      std::unique_ptr<PayloadWriter> payload) {
+    ASSIGN_OR_RETURN(const std::string table, TouchedTable(outcome));
+    RETURN_IF_ERROR(payload->Add(kTouchedTableKey, table));
+    const std::lock_guard<std::mutex> write_lock(store_.write_mutex_);
+    RETURN_IF_ERROR(CheckHead());
+    HighWaterMarks marks = store_.journal_->high_water_marks();
+    const VersionId version(++marks.version);
+    ++marks.move;
+    RETURN_IF_ERROR(store_.journal_->RaiseHighWaterMarks(marks));
+
+    std::vector<v1::RecordBody> bodies(1);
+    v1::VersionRecord* const record = bodies[0].mutable_version();
+    record->set_version(version.value());
+    record->set_parent(parent_.version.value());
+    record->set_transaction(number_.value());
+    record->set_transaction_id(options_.transaction_id);
+    record->set_patch_digest(ToBytes(outcome.patch_digest));
+    record->set_chain_digest(ToBytes(VersionChainDigest(
+        parent_.chain_digest, outcome.patch_digest, fingerprint, options_.message, options_.meta)));
+    record->set_elements(outcome.elements);
+    record->set_tensors(outcome.changes.size());
+    record->set_payload_bytes(payload->size_bytes());
+    *record->mutable_fingerprint() = ToProto(fingerprint);
+    record->set_touched_digest(ToBytes(Sha256().Update(table).Finish()));
+    record->set_verified(std::string(VerifiedName(Verified::kMaterialised)));
+    record->set_created_unix_micros(store_.clock_.NowUnixMicros());
+    *record->mutable_actor() = store_.ActorProto();
+    record->set_message(options_.message);
+    record->mutable_meta()->insert(options_.meta.begin(), options_.meta.end());
+    bodies.push_back(store_.MoveBody(parent_, version, "publish", number_, options_.transaction_id,
+                                     options_.message, begun_micros_));
+    RETURN_IF_ERROR(store_.Append(std::move(bodies), std::move(payload)));
+    return Result(CommitResult::Outcome::kCommitted, version);
+  }
+
+  // The fingerprints after this version of the tensors that it touches.
+  absl::StatusOr<std::string> TouchedTable(const PublishOutcome& outcome) {
+    v1::TouchedTable table;
+    std::vector<Fingerprint> parent;
+    if (target_ == nullptr) {
+      ASSIGN_OR_RETURN(parent, store_.TensorFingerprints(parent_.version));
+    }
+    for (const auto& [tensor, change] : outcome.changes) {
+      v1::TensorFingerprint* const entry = table.add_tensors();
+      entry->set_tensor(tensor);
+      *entry->mutable_fingerprint() =
+          ToProto(target_ != nullptr ? outcome.target_sums[tensor] : parent[tensor] + change);
+    }
+    return SerializeDeterministic(table);
+  }
+
+  CommitResult Result(CommitResult::Outcome outcome, VersionId version) const {
+    CommitResult result;
+    result.outcome = outcome;
+    result.version = version;
+    result.head = store_.head().version;
+    result.transaction = number_;
+    result.duration_micros = store_.clock_.NowMonotonicMicros() - begun_micros_;
+    return result;
+  }
+
+  StoreImpl& store_;
+  const BeginOptions options_;
+  const TransactionNumber number_;
+  const HeadInfo parent_;
+  const std::optional<VersionState> repeats_;
+  std::unique_ptr<PatchSetBuilder> builder_;
+  std::unique_ptr<Checkpoint> target_;
+  bool has_patches_ = false;
+  bool ended_ = false;
+  const int64_t begun_micros_;
+};
+
+absl::Status StoreImpl::CheckBegin(const BeginOptions& options) const {
+  const HeadInfo head = state_.head();
+  const auto refuse = [&head](absl::string_view what, absl::string_view wanted,
+                              absl::string_view is) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("publish refused: made for ", what, " ", wanted, ", but ", what, " is ", is,
+                     " (head is ", ToString(head.version), ", move ", head.move.value(),
+                     "); take head's weights as the new base of the trainer, or roll back"));
+  };
+  if (options.base_digest.has_value() && *options.base_digest != head.base_digest) {
+    return refuse("base", ToHex(*options.base_digest), ToHex(head.base_digest));
+  }
+  if (options.parent.has_value() && *options.parent != head.version) {
+    return refuse("parent", ToString(*options.parent), ToString(head.version));
+  }
+  if (options.parent_chain_digest.has_value() &&
+      *options.parent_chain_digest != head.chain_digest) {
+    return refuse("parent chain digest", ToHex(*options.parent_chain_digest),
+                  ToHex(head.chain_digest));
+  }
+  if (options.move.has_value() && *options.move != head.move) {
+    return refuse("head move", absl::StrCat(options.move->value()),
+                  absl::StrCat(head.move.value()));
+  }
+  if (const std::optional<HoldInfo>& hold = state_.hold(); hold.has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "publish refused: publishing is on hold since ", FormatRfc3339(hold->created_unix_micros),
+        " by ", hold->actor, " (", hold->reason, "); head is ", ToString(head.version),
+        "; 'wstore resume' releases it"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Transaction>> StoreImpl::Begin(const BeginOptions& options) {
+  RETURN_IF_ERROR(CheckWritable());
+  RETURN_IF_ERROR(CheckLimits(options));
+  HeadInfo parent;
+  std::optional<VersionState> repeats;
+  const std::lock_guard<std::mutex> write_lock(write_mutex_);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    parent = state_.head();
+    if (const IdUse* const use = state_.FindId(options.transaction_id); use != nullptr) {
+      if (use->is_rollback) {
+        return absl::AlreadyExistsError(absl::StrCat("the id '", options.transaction_id,
+                                                     "' was used for a rollback to ",
+                                                     ToString(use->version)));
+      }
+      ASSIGN_OR_RETURN(const VersionState* const first, state_.Find(use->version));
+      ASSIGN_OR_RETURN(const VersionState* const its_parent, state_.Find(*first->info.parent));
+      repeats = *first;
+      parent = HeadInfo{*first->info.parent, its_parent->info.chain_digest, parent.base_digest,
+                        parent.move};
+    } else {
+      RETURN_IF_ERROR(CheckBegin(options));
+    }
+  }
+  ASSIGN_OR_RETURN(const TransactionNumber number, NewTransactionNumber());
+  // From here on the parent is fixed, whatever the caller left open.
+  BeginOptions fixed = options;
+  if (!repeats.has_value()) {
+    fixed.parent = parent.version;
+    fixed.parent_chain_digest = parent.chain_digest;
+    fixed.move = parent.move;
+  }
+  return std::make_unique<TransactionImpl>(this, std::move(fixed), number, parent,
+                                           std::move(repeats));
+}
+
+absl::StatusOr<std::vector<Fingerprint>> StoreImpl::TensorFingerprints(VersionId version) const {
+  std::vector<Fingerprint> fingerprints;
+  std::vector<TransactionNumber> newest_first;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    fingerprints = state_.base().tensor_fingerprints;
+    for (const VersionId id : state_.Path(VersionId(0), version)) {
+      newest_first.push_back(state_.versions().at(id).info.transaction);
+    }
+  }
+  for (auto it = newest_first.rbegin(); it != newest_first.rend(); ++it) {
+    ASSIGN_OR_RETURN(const std::string bytes, ReadTouchedTable(*journal_, *it));
+    v1::TouchedTable table;
+    if (!table.ParseFromString(bytes)) {
+      return absl::DataLossError(absl::StrCat("transaction ", it->value(),
+                                              ": the table of touched tensors cannot be read"));
+    }
+    for (const v1::TensorFingerprint& entry : table.tensors()) {
+      if (entry.tensor() >= fingerprints.size()) {
+        return absl::DataLossError(absl::StrCat("transaction ", it->value(), " touches tensor ",
+                                                entry.tensor(), " of ", fingerprints.size()));
+      }
+      fingerprints[entry.tensor()] = FromProto(entry.fingerprint());
+    }
+  }
+  return fingerprints;
+}
+
+}  // namespace wstore
