@@ -40,47 +40,53 @@ void AddProduct(Fingerprint& sum, const Lanes& a, const Lanes& dot) {
   for (int lane = 0; lane < 2; ++lane) sum.lanes[lane] += a[lane] * dot[lane];
 }
 
-// What the words of one element change by; an element of 8 bytes covers two words, others one,
-// where they count from their byte's place up.
+// Adds the words of one element; an element of 8 bytes covers two words, others one, where they
+// count from their byte's place up.
 template <typename Element>
-void AddElement(const internal::BlockMultipliers& b, uint32_t byte_in_block, Element before,
-                Element after, Lanes& dot) {
+void AddElement(const internal::BlockMultipliers& b, uint32_t byte_in_block, Element bits,
+                Lanes& dot) {
   const uint32_t word = byte_in_block / 4;
   for (int lane = 0; lane < 2; ++lane) {
     if constexpr (sizeof(Element) == 8) {
-      dot[lane] += b[lane][word] * ((after & UINT32_MAX) - (before & UINT32_MAX)) +
-                   b[lane][word + 1] * ((after >> 32) - (before >> 32));
+      dot[lane] += b[lane][word] * (bits & UINT32_MAX) + b[lane][word + 1] * (bits >> 32);
     } else {
-      const uint64_t change = uint64_t{after} - uint64_t{before};
-      dot[lane] += b[lane][word] * (change << (8 * (byte_in_block % 4)));
+      dot[lane] += b[lane][word] * (uint64_t{bits} << (8 * (byte_in_block % 4)));
     }
   }
 }
 
 // `a(block)` gives A of the tile's block `block`.
 template <typename Element, typename BlockMultiplier>
-Fingerprint DeltaOf(const internal::BlockMultipliers& b, const BlockMultiplier& a,
-                    absl::Span<const uint16_t> offsets, const uint8_t* old_tile,
-                    const uint8_t* values) {
-  Fingerprint sum;
-  Lanes dot{};
+TouchedSums TouchedOf(const internal::BlockMultipliers& b, const BlockMultiplier& a,
+                      absl::Span<const uint16_t> offsets, const uint8_t* old_tile,
+                      const uint8_t* values) {
+  TouchedSums sums;
+  Lanes before{};
+  Lanes after{};
   uint32_t open_block = 0;
+  const auto close_block = [&] {
+    const Lanes multiplier = a(open_block);
+    AddProduct(sums.before, multiplier, before);
+    AddProduct(sums.after, multiplier, after);
+  };
   for (size_t i = 0; i < offsets.size(); ++i) {
     const uint32_t byte = offsets[i] * uint32_t{sizeof(Element)};
     const uint32_t block = byte / kBlockBytes;
     if (block != open_block) {
-      AddProduct(sum, a(open_block), dot);
-      dot = {};
+      close_block();
+      before = {};
+      after = {};
       open_block = block;
     }
-    Element before;
+    Element bits;
     Element value;
-    std::memcpy(&before, old_tile + byte, sizeof(Element));
+    std::memcpy(&bits, old_tile + byte, sizeof(Element));
     std::memcpy(&value, values + i * sizeof(Element), sizeof(Element));
-    AddElement<Element>(b, byte % kBlockBytes, before, before ^ value, dot);
+    AddElement<Element>(b, byte % kBlockBytes, bits, before);
+    AddElement<Element>(b, byte % kBlockBytes, bits ^ value, after);
   }
-  if (!offsets.empty()) AddProduct(sum, a(open_block), dot);
-  return sum;
+  if (!offsets.empty()) close_block();
+  return sums;
 }
 
 }  // namespace
@@ -92,6 +98,12 @@ Fingerprint& Fingerprint::operator+=(const Fingerprint& other) {
 
 Fingerprint& Fingerprint::operator-=(const Fingerprint& other) {
   for (int lane = 0; lane < 2; ++lane) lanes[lane] -= other.lanes[lane];
+  return *this;
+}
+
+TouchedSums& TouchedSums::operator+=(const TouchedSums& other) {
+  before += other.before;
+  after += other.after;
   return *this;
 }
 
@@ -145,21 +157,21 @@ Fingerprint TensorFingerprinter::Sum(uint64_t offset_bytes, absl::Span<const uin
   return sum;
 }
 
-Fingerprint TensorFingerprinter::Delta(uint64_t first_element, uint32_t element_bytes,
-                                       absl::Span<const uint16_t> offsets, const uint8_t* old_tile,
-                                       const uint8_t* values) const {
+TouchedSums TensorFingerprinter::Touched(uint64_t first_element, uint32_t element_bytes,
+                                         absl::Span<const uint16_t> offsets,
+                                         const uint8_t* old_tile, const uint8_t* values) const {
   const uint64_t first_block = first_element * element_bytes / kBlockBytes;
   const auto a = [this, first_block](uint64_t block) { return A(first_block + block); };
   const internal::BlockMultipliers& b = key_->b();
   switch (element_bytes) {
     case 1:
-      return DeltaOf<uint8_t>(b, a, offsets, old_tile, values);
+      return TouchedOf<uint8_t>(b, a, offsets, old_tile, values);
     case 2:
-      return DeltaOf<uint16_t>(b, a, offsets, old_tile, values);
+      return TouchedOf<uint16_t>(b, a, offsets, old_tile, values);
     case 4:
-      return DeltaOf<uint32_t>(b, a, offsets, old_tile, values);
+      return TouchedOf<uint32_t>(b, a, offsets, old_tile, values);
     case 8:
-      return DeltaOf<uint64_t>(b, a, offsets, old_tile, values);
+      return TouchedOf<uint64_t>(b, a, offsets, old_tile, values);
   }
   WSTORE_CHECK(!"element_bytes is 1, 2, 4 or 8");
 }

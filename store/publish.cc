@@ -22,7 +22,7 @@ struct SpanOutcome {
   struct Tensor {
     TensorIndex tensor;
     bool touched = false;
-    Fingerprint change;
+    TouchedSums sums;
     Fingerprint target_sum;
   };
   std::vector<std::pair<ChunkKey, std::string>> chunks;  // packed
@@ -121,8 +121,8 @@ class SpanEncoder {
                  absl::Span<const uint16_t> offsets, const uint8_t* old_tile,
                  const uint8_t* values) {
     tensor->touched = true;
-    tensor->change +=
-        fingerprinter_->Delta(place.tile * kTileElements, width, offsets, old_tile, values);
+    tensor->sums +=
+        fingerprinter_->Touched(place.tile * kTileElements, width, offsets, old_tile, values);
   }
 
   void CloseChunkIfFull() {
@@ -179,7 +179,7 @@ absl::StatusOr<PublishOutcome> EncodePublish(
       outcome.elements += tile.changed;
     }
     for (const SpanOutcome::Tensor& tensor : done.tensors) {
-      if (tensor.touched) outcome.changes[tensor.tensor] += tensor.change;
+      if (tensor.touched) outcome.touched[tensor.tensor] += tensor.sums;
       if (input.target != nullptr) outcome.target_sums[tensor.tensor] += tensor.target_sum;
     }
     return absl::OkStatus();

@@ -29,7 +29,7 @@ struct PublishInput {
 struct PublishOutcome {
   Digest patch_digest;
   uint64_t elements = 0;                       // changed
-  std::map<TensorIndex, Fingerprint> changes;  // of each touched tensor: F(new) - F(parent)
+  std::map<TensorIndex, TouchedSums> touched;  // of each tensor with changes
   // With a target: the sums of all its tensors, taken from its bits alone.
   std::vector<Fingerprint> target_sums;
 };

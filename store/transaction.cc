@@ -144,7 +144,7 @@ class TransactionImpl final : public Transaction {
   absl::StatusOr<Fingerprint> CheckSums(const PublishOutcome& outcome) {
     ASSIGN_OR_RETURN(const VersionInfo parent, store_.version(parent_.version));
     Fingerprint expected = parent.fingerprint;
-    for (const auto& [tensor, change] : outcome.changes) expected += change;
+    for (const auto& [tensor, sums] : outcome.touched) expected += sums.change();
     if (target_ != nullptr && Total(outcome.target_sums) != expected) {
       return absl::DataLossError(
           absl::StrCat("the bits read for ", ToString(parent_.version),
@@ -191,7 +191,7 @@ class TransactionImpl final : public Transaction {
     record->set_chain_digest(ToBytes(VersionChainDigest(
         parent_.chain_digest, outcome.patch_digest, fingerprint, options_.message, options_.meta)));
     record->set_elements(outcome.elements);
-    record->set_tensors(outcome.changes.size());
+    record->set_tensors(outcome.touched.size());
     record->set_payload_bytes(payload->size_bytes());
     *record->mutable_fingerprint() = ToProto(fingerprint);
     record->set_touched_digest(ToBytes(Sha256().Update(table).Finish()));
@@ -213,11 +213,13 @@ class TransactionImpl final : public Transaction {
     if (target_ == nullptr) {
       ASSIGN_OR_RETURN(parent, store_.TensorFingerprints(parent_.version));
     }
-    for (const auto& [tensor, change] : outcome.changes) {
-      v1::TensorFingerprint* const entry = table.add_tensors();
+    for (const auto& [tensor, sums] : outcome.touched) {
+      v1::TouchedTensor* const entry = table.add_tensors();
       entry->set_tensor(tensor);
-      *entry->mutable_fingerprint() =
-          ToProto(target_ != nullptr ? outcome.target_sums[tensor] : parent[tensor] + change);
+      *entry->mutable_fingerprint() = ToProto(target_ != nullptr ? outcome.target_sums[tensor]
+                                                                 : parent[tensor] + sums.change());
+      *entry->mutable_touched_before() = ToProto(sums.before);
+      *entry->mutable_touched_after() = ToProto(sums.after);
     }
     return SerializeDeterministic(table);
   }
@@ -330,7 +332,7 @@ absl::StatusOr<std::vector<Fingerprint>> StoreImpl::TensorFingerprints(VersionId
       return absl::DataLossError(absl::StrCat("transaction ", it->value(),
                                               ": the table of touched tensors cannot be read"));
     }
-    for (const v1::TensorFingerprint& entry : table.tensors()) {
+    for (const v1::TouchedTensor& entry : table.tensors()) {
       if (entry.tensor() >= fingerprints.size()) {
         return absl::DataLossError(absl::StrCat("transaction ", it->value(), " touches tensor ",
                                                 entry.tensor(), " of ", fingerprints.size()));

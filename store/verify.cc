@@ -124,8 +124,9 @@ class SpanWalk {
         ASSIGN_OR_RETURN(std::vector<uint8_t>* const dense, Dense(tile.place));
         DecodeTile(tile, &changes_);
         change += Fingerprinter(tile.place.tensor)
-                      .Delta(tile.place.tile * kTileElements, tile.element_bytes, changes_.offsets,
-                             dense->data(), changes_.values.data());
+                      .Touched(tile.place.tile * kTileElements, tile.element_bytes,
+                               changes_.offsets, dense->data(), changes_.values.data())
+                      .change();
         XorTile(tile, dense->data());
       }
       return absl::OkStatus();

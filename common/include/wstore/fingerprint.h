@@ -34,6 +34,16 @@ struct Fingerprint {
   friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
 };
 
+// The parts of a tensor's sum that the elements of a patch make up. F(new) = F(old) + change().
+struct TouchedSums {
+  Fingerprint before;
+  Fingerprint after;
+
+  Fingerprint change() const { return after - before; }
+  TouchedSums& operator+=(const TouchedSums& other);
+  friend bool operator==(const TouchedSums&, const TouchedSums&) = default;
+};
+
 // 32 lower-case hexadecimal digits, lane 0 first.
 std::string ToHex(const Fingerprint& fingerprint);
 
@@ -62,15 +72,13 @@ class TensorFingerprinter {
   // parts of a tensor add up to that of the whole however it is cut, even inside a word.
   Fingerprint Sum(uint64_t offset_bytes, absl::Span<const uint8_t> data) const;
 
-  // What the sum changes by when scattered storage elements of one tile change: the sum over i of
-  // r(e_i) x (new_i - old_i), where e_i = first_element + offsets[i], old bits are read at
-  // old_tile[offsets[i] * element_bytes] and new bits are the old ones XOR values[i]. element_bytes
-  // is 1, 2, 4 or 8, else the process stops; `values` holds offsets.size() elements; offsets are
-  // ascending, each once. first_element is a multiple of 65,536. `old_tile` and `values` may have
-  // any alignment.
-  Fingerprint Delta(uint64_t first_element, uint32_t element_bytes,
-                    absl::Span<const uint16_t> offsets, const uint8_t* old_tile,
-                    const uint8_t* values) const;
+  // The sums over scattered storage elements of one tile, before and after they change: over
+  // e_i = first_element + offsets[i], old bits are read at old_tile[offsets[i] * element_bytes] and
+  // new bits are the old ones XOR values[i]. element_bytes is 1, 2, 4 or 8; `values` holds
+  // offsets.size() elements; offsets are ascending. first_element is a multiple of 65,536.
+  TouchedSums Touched(uint64_t first_element, uint32_t element_bytes,
+                      absl::Span<const uint16_t> offsets, const uint8_t* old_tile,
+                      const uint8_t* values) const;
 
  private:
   std::array<uint64_t, 2> A(uint64_t block) const;

@@ -94,10 +94,12 @@ TEST_CASE("fingerprint: changes agree with the reference") {
     const FingerprintKey key = KeyOf(vector);
     const TensorFingerprinter fingerprinter(key, vector["tensor"].get<std::string>());
     INFO(vector["tensor"]);
-    REQUIRE(fingerprinter.Delta(
-                vector["first_element"].get<uint64_t>(), vector["element_bytes"].get<uint32_t>(),
-                vector["offsets"].get<std::vector<uint16_t>>(), FromHex(vector["old"]).data(),
-                FromHex(vector["values"]).data()) == Lanes(vector["delta"]));
+    REQUIRE(fingerprinter
+                .Touched(vector["first_element"].get<uint64_t>(),
+                         vector["element_bytes"].get<uint32_t>(),
+                         vector["offsets"].get<std::vector<uint16_t>>(),
+                         FromHex(vector["old"]).data(), FromHex(vector["values"]).data())
+                .change() == Lanes(vector["delta"]));
   }
 }
 
@@ -160,10 +162,16 @@ TEST_CASE("fingerprint: a change is the new sum less the old one") {
           }
           const uint64_t first_element = tile * 65536;
           INFO("width " << width << ", tile " << tile << ", " << elements << " elements");
-          REQUIRE(
-              fingerprinter.Delta(first_element, width, offsets, old_tile.data(), values.data()) ==
-              fingerprinter.Sum(first_element * width, new_tile) -
-                  fingerprinter.Sum(first_element * width, old_tile));
+          const TouchedSums sums =
+              fingerprinter.Touched(first_element, width, offsets, old_tile.data(), values.data());
+          REQUIRE(sums.change() == fingerprinter.Sum(first_element * width, new_tile) -
+                                       fingerprinter.Sum(first_element * width, old_tile));
+          std::vector<uint8_t> touched_only(old_tile.size(), 0);
+          for (const uint16_t offset : offsets) {
+            std::copy_n(old_tile.begin() + offset * width, width,
+                        touched_only.begin() + offset * width);
+          }
+          REQUIRE(sums.before == fingerprinter.Sum(first_element * width, touched_only));
         }
       }
     }
