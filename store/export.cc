@@ -1,6 +1,7 @@
 // Store::Export.
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "store/checkpoint/carry_files.h"
 #include "store/checkpoint/writer.h"
 #include "store/store_impl.h"
 #include "store/sums.h"
@@ -14,7 +15,8 @@ absl::Status StoreImpl::Export(VersionId version, const ExportOptions& options) 
   WriterOptions writer_options;
   writer_options.shard_size_bytes = options.shard_size_bytes;
   writer_options.metadata = base->metadata();
-  ASSIGN_OR_RETURN(writer_options.carry_files, ListCarriedFiles(base->path()));
+  ASSIGN_OR_RETURN(const CarryList carry, ListCarryFiles(*base));
+  writer_options.carry_files = carry.carried;
   for (const FileIdentity& file : base->files()) {
     writer_options.forbidden_paths.push_back(file.path);
   }
