@@ -16,6 +16,7 @@ namespace {
 struct SpanOutcome {
   struct Tile {
     TilePlace place;
+    TileForm form;
     uint32_t changed;
     Digest digest;
   };
@@ -137,7 +138,7 @@ class SpanEncoder {
     const absl::StatusOr<ChunkView> chunk = ChunkView::Parse(bytes, manifest_);
     WSTORE_CHECK(chunk.ok());
     for (const EncodedTile& tile : chunk->tiles()) {
-      outcome_.tiles.push_back({tile.place, tile.changed, TileDigest(tile)});
+      outcome_.tiles.push_back({tile.place, tile.form, tile.changed, TileDigest(tile)});
     }
     outcome_.chunks.emplace_back(key, PackChunk(bytes, manifest_));
   }
@@ -175,7 +176,7 @@ absl::StatusOr<PublishOutcome> EncodePublish(
     const SpanOutcome done = std::exchange(waiting[span % window], {});
     for (const auto& [key, chunk] : done.chunks) RETURN_IF_ERROR(write(key, chunk));
     for (const SpanOutcome::Tile& tile : done.tiles) {
-      digester.Add(tile.place, tile.changed, tile.digest);
+      digester.Add(tile.place, tile.form, tile.changed, tile.digest);
       outcome.elements += tile.changed;
     }
     for (const SpanOutcome::Tensor& tensor : done.tensors) {

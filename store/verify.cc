@@ -21,6 +21,7 @@ bool IsFinding(const absl::Status& status) {
 struct SpanCheck {
   struct Tile {
     TilePlace place;
+    TileForm form;
     uint32_t changed;
     Digest digest;
   };
@@ -48,14 +49,14 @@ absl::Status StoreImpl::CheckVersionPatch(const VersionState& version, VerifyRep
         check.tiles.clear();
         return patch.ReadSpan(static_cast<uint32_t>(span), [&](const ChunkView& chunk) {
           for (const EncodedTile& tile : chunk.tiles()) {
-            check.tiles.push_back({tile.place, tile.changed, TileDigest(tile)});
+            check.tiles.push_back({tile.place, tile.form, tile.changed, TileDigest(tile)});
           }
           return absl::OkStatus();
         });
       },
       [&](uint64_t span) {
         for (const SpanCheck::Tile& tile : waiting[span % window].tiles) {
-          digester.Add(tile.place, tile.changed, tile.digest);
+          digester.Add(tile.place, tile.form, tile.changed, tile.digest);
           elements += tile.changed;
         }
         return absl::OkStatus();

@@ -19,7 +19,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/random.h"
 #include "tests/support/temp_dir.h"
-#include "tests/unit/checkpoint/naive_safetensors.h"
+#include "tests/support/naive_safetensors.h"
 
 namespace wstore {
 namespace {

@@ -117,7 +117,7 @@ class StoreFixture {
     REQUIRE_OK(report);
     for (const VerifyProblem& problem : report->problems) INFO(problem.what);
     REQUIRE(report->ok());
-    REQUIRE(report->checked.size() == versions_.size());
+    REQUIRE(report->checked.size() == store_->versions().size());
   }
 
  private:
