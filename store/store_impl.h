@@ -1,5 +1,5 @@
 // The Store over a journal. Private; the pieces are in store.cc (opening, looking, head moves),
-// transaction.cc (publishing), export.cc and verify.cc.
+// transaction.cc (publishing), materialise.cc, export.cc and verify.cc.
 #pragma once
 
 #include <memory>

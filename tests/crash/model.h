@@ -12,7 +12,7 @@ namespace wstore::testing {
 // v0.
 inline NaiveTensors CrashModelBase() {
   std::mt19937_64 random(42);
-  return {{"large", {"BF16", {1024, 1500}, RandomBytes(random, 1024 * 1500 * 2)}},
+  return {{"large", {"BF16", {1024, 600}, RandomBytes(random, 1024 * 600 * 2)}},
           {"small", {"F32", {7}, RandomBytes(random, 28)}}};
 }
 
@@ -20,12 +20,12 @@ inline NaiveTensors CrashModelBase() {
 // its own.
 inline void MutateCrashModel(uint64_t n, NaiveTensors* tensors) {
   std::mt19937_64 random(n);
-  const double density = n % 3 == 0 ? 0.6 : 0.001;
   for (auto& [name, tensor] : *tensors) {
-    tensor.bytes[0] = static_cast<char>(n);
-    const auto changes = static_cast<uint64_t>(density * static_cast<double>(tensor.bytes.size()));
-    for (uint64_t i = 0; i < changes; ++i) {
-      tensor.bytes[random() % tensor.bytes.size()] = static_cast<char>(random());
+    std::string& bytes = tensor.bytes;
+    const uint64_t stride = n % 3 == 0 ? 8 : 512;
+    for (uint64_t at = random() % 8; at + 8 <= bytes.size(); at += stride) {
+      const uint64_t value = random();
+      bytes.replace(at, 8, reinterpret_cast<const char*>(&value), 8);
     }
   }
 }

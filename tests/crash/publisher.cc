@@ -1,5 +1,5 @@
-// Publishes one version after another until it is killed, and says so on standard output each time a
-// commit has returned: "N", the number of the version, a line.
+// Publishes one version after another until it is killed, and says so on standard output each time
+// a commit has returned: "N", the number of the version, a line.
 //
 //   crash_publisher STORE WORK_DIRECTORY
 #include <cstdio>

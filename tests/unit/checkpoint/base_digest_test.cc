@@ -8,9 +8,9 @@
 #include "store/checkpoint/checkpoint.h"
 #include "store/checkpoint/shard_index.h"
 #include "tests/support/catch.h"
+#include "tests/support/naive_safetensors.h"
 #include "tests/support/random.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/naive_safetensors.h"
 
 namespace wstore {
 namespace {

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "tests/support/catch.h"
-#include "tests/support/random.h"
 #include "tests/support/naive_safetensors.h"
+#include "tests/support/random.h"
 
 namespace wstore {
 namespace {

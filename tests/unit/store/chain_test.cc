@@ -11,7 +11,8 @@ Digest Filled(uint8_t byte) {
   return digest;
 }
 
-// Computed by another implementation (Python's hashlib) from the definition in docs/formats/records.md.
+// Computed by another implementation (Python's hashlib) from the definition in
+// docs/formats/records.md.
 TEST_CASE("chain digests agree with the documented example") {
   const Digest base = BaseChainDigest(Filled(0x11), Fingerprint{{1, 2}});
   REQUIRE(ToHex(base) == "8cd5e1476fef27808c8b77183e6aa67388739e8b0a8e964b0b4939c79ce05483");

@@ -56,11 +56,14 @@ std::string Bits16(std::initializer_list<uint16_t> values) {
 TEST_CASE("A05 values are bits: NaN payloads, -0.0, infinities, int8 and fp8 arrive exactly") {
   StoreFixture fixture;
   // +0.0 where -0.0 will be written.
-  REQUIRE_OK(PublishPatches(fixture, {{"layer.0.weight", Dtype::kBF16, {96, 96}, {5},
-                                       Bits16({0x0000})}}));
+  REQUIRE_OK(
+      PublishPatches(fixture, {{"layer.0.weight", Dtype::kBF16, {96, 96}, {5}, Bits16({0x0000})}}));
   REQUIRE_OK(PublishPatches(
       fixture,
-      {{"layer.0.weight", Dtype::kBF16, {96, 96}, {3, 4, 5, 6},
+      {{"layer.0.weight",
+        Dtype::kBF16,
+        {96, 96},
+        {3, 4, 5, 6},
         Bits16({0x7fc1, 0xff81, 0x8000, 0x7f80})},
        {"layer.1.codes", Dtype::kI8, {70000}, {0, 65535, 65536, 69999}, "\x80\xff\x7f\x01"},
        {"layer.1.fp8", Dtype::kF8E4M3, {33, 3}, {98}, "\x7f"},
@@ -123,11 +126,10 @@ TEST_CASE("A06 indices out of range, repeated or miscounted are refused; unsorte
 
 TEST_CASE("A08 a set with unknown names is refused whole, and all of them are named") {
   StoreFixture fixture;
-  REQUIRE_ERROR(
-      PublishPatches(fixture, {{"layer.1.codes", Dtype::kI8, {70000}, {1}, "a"},
-                               {"model.layer.0.bias", Dtype::kF32, {96}, {0}, "abcd"},
-                               {"embed.weight ", Dtype::kBF16, {1000, 96}, {0}, "ab"}}),
-      absl::StatusCode::kInvalidArgument, "embed.weight ");
+  REQUIRE_ERROR(PublishPatches(fixture, {{"layer.1.codes", Dtype::kI8, {70000}, {1}, "a"},
+                                         {"model.layer.0.bias", Dtype::kF32, {96}, {0}, "abcd"},
+                                         {"embed.weight ", Dtype::kBF16, {1000, 96}, {0}, "ab"}}),
+                absl::StatusCode::kInvalidArgument, "embed.weight ");
   const absl::Status both =
       PublishPatches(fixture, {{"model.layer.0.bias", Dtype::kF32, {96}, {0}, "abcd"},
                                {"embed.weight ", Dtype::kBF16, {1000, 96}, {0}, "ab"}})
@@ -148,9 +150,8 @@ TEST_CASE("A08 a set with unknown names is refused whole, and all of them are na
 
 TEST_CASE("A10 another dtype is refused, whatever the sizes") {
   StoreFixture fixture;
-  REQUIRE_ERROR(
-      PublishPatches(fixture, {{"layer.0.weight", Dtype::kF32, {96, 96}, {0}, "abcd"}}),
-      absl::StatusCode::kInvalidArgument, "F32");
+  REQUIRE_ERROR(PublishPatches(fixture, {{"layer.0.weight", Dtype::kF32, {96, 96}, {0}, "abcd"}}),
+                absl::StatusCode::kInvalidArgument, "F32");
   REQUIRE_ERROR(PublishPatches(fixture, {{"layer.0.bias", Dtype::kBF16, {96}, {0}, "ab"}}),
                 absl::StatusCode::kInvalidArgument, "BF16");
   REQUIRE_ERROR(PublishPatches(fixture, {{"layer.0.weight", Dtype::kF16, {96, 96}, {0}, "ab"}}),
@@ -162,11 +163,11 @@ TEST_CASE("A10 another dtype is refused, whatever the sizes") {
   RequireUntouched(fixture, 1);
 }
 
-TEST_CASE("A30 another shape is refused though the index is in range, and so is a name given twice") {
+TEST_CASE(
+    "A30 another shape is refused though the index is in range, and so is a name given twice") {
   StoreFixture fixture;
-  REQUIRE_ERROR(
-      PublishPatches(fixture, {{"embed.weight", Dtype::kBF16, {1064, 96}, {0}, "ab"}}),
-      absl::StatusCode::kInvalidArgument, "[1064, 96]");
+  REQUIRE_ERROR(PublishPatches(fixture, {{"embed.weight", Dtype::kBF16, {1064, 96}, {0}, "ab"}}),
+                absl::StatusCode::kInvalidArgument, "[1064, 96]");
   REQUIRE_ERROR(PublishPatches(fixture, {{"layer.1.codes", Dtype::kI8, {70000}, {0}, "a"},
                                          {"layer.1.codes", Dtype::kI8, {70000}, {1}, "b"}}),
                 absl::StatusCode::kInvalidArgument, "layer.1.codes");

@@ -1,4 +1,5 @@
-// A small model in a temporary directory, a store on it, and plain copies of what every version must be.
+// A small model in a temporary directory, a store on it, and plain copies of what every version
+// must be.
 #pragma once
 
 #include <cstdint>
@@ -105,7 +106,8 @@ class StoreFixture {
     return tensors;
   }
 
-  // Every committed version has exactly the bits that were published, and its digests and sums hold.
+  // Every committed version has exactly the bits that were published, and its digests and sums
+  // hold.
   void RequireAllVersions() {
     for (const auto& [version, tensors] : versions_) {
       INFO("v" << version);

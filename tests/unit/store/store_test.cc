@@ -135,8 +135,8 @@ TEST_CASE("differences compose across branches, in both directions") {
             for (size_t i = 0; i < changes.offsets.size(); ++i) {
               const uint64_t element = tile.place.tile * kTileElements + changes.offsets[i];
               for (uint32_t b = 0; b < tile.element_bytes; ++b) {
-                bytes[element * tile.element_bytes + b] ^= static_cast<char>(
-                    changes.values[i * tile.element_bytes + b]);
+                bytes[element * tile.element_bytes + b] ^=
+                    static_cast<char>(changes.values[i * tile.element_bytes + b]);
               }
             }
           }
@@ -215,10 +215,8 @@ TEST_CASE("of two open transactions the first to commit wins and the other is to
   REQUIRE_OK(one);
   REQUIRE_OK(two);
   REQUIRE((*one)->number() != (*two)->number());
-  REQUIRE_OK((*one)->SetCheckpoint(
-      fixture.Checkpoint(fixture.Changed(fixture.version(0), 0.01))));
-  REQUIRE_OK((*two)->SetCheckpoint(
-      fixture.Checkpoint(fixture.Changed(fixture.version(0), 0.01))));
+  REQUIRE_OK((*one)->SetCheckpoint(fixture.Checkpoint(fixture.Changed(fixture.version(0), 0.01))));
+  REQUIRE_OK((*two)->SetCheckpoint(fixture.Checkpoint(fixture.Changed(fixture.version(0), 0.01))));
   REQUIRE_OK((*two)->Commit());
   REQUIRE_ERROR((*one)->Commit(), absl::StatusCode::kFailedPrecondition, "head is v1");
   REQUIRE_ERROR((*one)->Commit(), absl::StatusCode::kFailedPrecondition, "has ended");
@@ -233,8 +231,8 @@ TEST_CASE("of two open transactions the first to commit wins and the other is to
   rollback.to = VersionId(1);
   REQUIRE_OK(fixture.store().Rollback(rollback));
   REQUIRE_OK(fixture.store().Resume());
-  REQUIRE_OK((*from_v1)->SetCheckpoint(
-      fixture.Checkpoint(fixture.Changed(fixture.version(0), 0.01))));
+  REQUIRE_OK(
+      (*from_v1)->SetCheckpoint(fixture.Checkpoint(fixture.Changed(fixture.version(0), 0.01))));
   REQUIRE_ERROR((*from_v1)->Commit(), absl::StatusCode::kFailedPrecondition, "head move");
 }
 

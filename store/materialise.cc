@@ -1,0 +1,88 @@
+// Store::Difference and Store::Materialise: versions made of the base and the patch sets in the
+// journal.
+#include "common/status_macros.h"
+#include "store/store_impl.h"
+
+namespace wstore {
+
+BaseState StoreImpl::base() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return state_.base();
+}
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> StoreImpl::OpenBase() const {
+  return OpenRecordedBase(base());
+}
+
+std::vector<const PatchSource*> StoreImpl::PathPatches::patches() const {
+  std::vector<const PatchSource*> patches;
+  for (const auto& patch : owned) patches.push_back(patch.get());
+  return patches;
+}
+
+absl::StatusOr<StoreImpl::PathPatches> StoreImpl::PatchesBetween(VersionId from,
+                                                                 VersionId to) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  RETURN_IF_ERROR(state_.Find(from).status());
+  RETURN_IF_ERROR(state_.Find(to).status());
+  PathPatches path;
+  for (const VersionId version : state_.Path(from, to)) {
+    path.owned.push_back(std::make_unique<JournalPatch>(
+        *journal_, manifest_, state_.versions().at(version).info.transaction));
+  }
+  return path;
+}
+
+namespace {
+
+// A composed difference with the patch sets that it refers to.
+template <typename Path>
+class OwningPatch final : public PatchSource {
+ public:
+  OwningPatch(const Manifest& manifest, Path path)
+      : path_(std::move(path)), composed_(MakeComposed(manifest, path_.patches())) {}
+  absl::Status ReadSpan(uint32_t span,
+                        const std::function<absl::Status(const ChunkView&)>& visit) const override {
+    return composed_->ReadSpan(span, visit);
+  }
+
+ private:
+  Path path_;
+  std::unique_ptr<PatchSource> composed_;
+};
+
+// A version with the base and patch sets that it refers to.
+template <typename Path>
+class OwningDense final : public DenseSource {
+ public:
+  OwningDense(const Manifest& manifest, std::unique_ptr<Checkpoint> base, Path path)
+      : base_(std::move(base)),
+        path_(std::move(path)),
+        dense_base_(MakeDense(manifest, *base_)),
+        patched_(MakePatched(manifest, *dense_base_, path_.patches())) {}
+  absl::StatusOr<std::unique_ptr<SpanTiles>> OpenSpan(uint32_t span) const override {
+    return patched_->OpenSpan(span);
+  }
+
+ private:
+  std::unique_ptr<Checkpoint> base_;
+  Path path_;
+  std::unique_ptr<DenseSource> dense_base_;
+  std::unique_ptr<DenseSource> patched_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PatchSource>> StoreImpl::Difference(VersionId from,
+                                                                   VersionId to) const {
+  ASSIGN_OR_RETURN(PathPatches path, PatchesBetween(from, to));
+  return std::make_unique<OwningPatch<PathPatches>>(manifest_, std::move(path));
+}
+
+absl::StatusOr<std::unique_ptr<DenseSource>> StoreImpl::Materialise(VersionId version) const {
+  ASSIGN_OR_RETURN(PathPatches path, PatchesBetween(VersionId(0), version));
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> base, OpenBase());
+  return std::make_unique<OwningDense<PathPatches>>(manifest_, std::move(base), std::move(path));
+}
+
+}  // namespace wstore
