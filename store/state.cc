@@ -45,6 +45,8 @@ absl::Status StoreState::Apply(const v1::RecordBody& record) {
       return Apply(record.hold());
     case v1::RecordBody::kTag:
       return Apply(record.tag());
+    case v1::RecordBody::kMark:
+      return Apply(record.mark());
     case v1::RecordBody::kBaseFiles:
       return Apply(record.base_files());
     default:
@@ -130,6 +132,7 @@ absl::Status StoreState::Apply(const v1::VersionRecord& record) {
   info.actor = record.actor().name();
   info.message = record.message();
   info.meta = Metadata(record.meta().begin(), record.meta().end());
+  info.candidate = record.candidate();
   if (info.chain_digest != VersionChainDigest(parent->second.info.chain_digest, info.patch_digest,
                                               info.fingerprint, info.message, info.meta)) {
     return absl::DataLossError(absl::StrCat(
@@ -157,6 +160,10 @@ absl::Status StoreState::Apply(const v1::MoveRecord& record) {
   move.message = record.message();
   move.created_unix_micros = record.created_unix_micros();
   move.duration_micros = record.duration_micros();
+  if (move.outcome == "refused") {
+    moves_.push_back(std::move(move));
+    return absl::OkStatus();
+  }
   const HeadInfo now = head();
   if (move.move <= now.move || move.from != now.version || !versions_.contains(move.to)) {
     return absl::DataLossError(absl::StrCat(
@@ -167,6 +174,8 @@ absl::Status StoreState::Apply(const v1::MoveRecord& record) {
     ids_.try_emplace(move.transaction_id, IdUse{move.transaction, move.to, true});
   }
   head_ = move.to;
+  last_move_ = move.move;
+  if (move.why == "promote") versions_.at(head_).info.candidate = false;
   moves_.push_back(std::move(move));
   return absl::OkStatus();
 }
@@ -190,9 +199,19 @@ absl::Status StoreState::Apply(const v1::TagRecord& record) {
   return absl::OkStatus();
 }
 
+absl::Status StoreState::Apply(const v1::MarkRecord& record) {
+  const auto version = versions_.find(VersionId(record.version()));
+  if (version == versions_.end()) {
+    return absl::DataLossError(absl::StrCat("a mark names ", ToString(VersionId(record.version())),
+                                            ", which does not exist"));
+  }
+  version->second.info.bad.reset();
+  if (record.bad()) version->second.info.bad = record.reason();
+  return absl::OkStatus();
+}
+
 HeadInfo StoreState::head() const {
-  return HeadInfo{head_, versions_.at(head_).info.chain_digest, base_->digest,
-                  moves_.empty() ? MoveNumber(0) : moves_.back().move};
+  return HeadInfo{head_, versions_.at(head_).info.chain_digest, base_->digest, last_move_};
 }
 
 absl::StatusOr<const VersionState*> StoreState::Find(VersionId version) const {

@@ -70,10 +70,12 @@ class StoreState {
   absl::Status Apply(const v1::MoveRecord& record);
   absl::Status Apply(const v1::HoldRecord& record);
   absl::Status Apply(const v1::TagRecord& record);
+  absl::Status Apply(const v1::MarkRecord& record);
 
   std::optional<BaseState> base_;
   std::map<VersionId, VersionState> versions_;
-  std::vector<MoveInfo> moves_;
+  std::vector<MoveInfo> moves_;  // refused attempts included
+  MoveNumber last_move_;
   std::map<std::string, TagInfo> tags_;
   std::optional<HoldInfo> hold_;
   VersionId head_;

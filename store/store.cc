@@ -1,7 +1,6 @@
 #include "wstore/store.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -35,23 +34,6 @@ absl::Status PrepareDirectory(const std::string& directory) {
       return absl::AlreadyExistsError(
           absl::StrCat(directory, " is not empty: it holds '", name, "'"));
     }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckTagName(const std::string& name) {
-  const auto is_allowed = [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-' || c == '/';
-  };
-  if (name.empty() || name.size() > 128 || !std::all_of(name.begin(), name.end(), is_allowed) ||
-      std::isalnum(static_cast<unsigned char>(name[0])) == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'", name,
-        "' cannot be a tag: use 1 to 128 letters, digits and '._-/', a letter or digit first"));
-  }
-  if (name == "head" || ParseVersionId(name).has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", name, "' cannot be a tag: it names a version already"));
   }
   return absl::OkStatus();
 }
@@ -233,110 +215,6 @@ absl::Status StoreImpl::Append(std::vector<v1::RecordBody> bodies,
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const v1::RecordBody& body : bodies) WSTORE_CHECK(state_.Apply(body).ok());
   return absl::OkStatus();
-}
-
-v1::RecordBody StoreImpl::MoveBody(const HeadInfo& from, VersionId to, const char* why,
-                                   TransactionNumber transaction, const std::string& transaction_id,
-                                   const std::string& message,
-                                   int64_t begun_monotonic_micros) const {
-  v1::RecordBody body;
-  v1::MoveRecord* const move = body.mutable_move();
-  move->set_move(std::max(journal_->high_water_marks().move, from.move.value()));
-  move->set_from_version(from.version.value());
-  move->set_to_version(to.value());
-  move->set_why(why);
-  move->set_transaction(transaction.value());
-  move->set_transaction_id(transaction_id);
-  move->set_policy("all");
-  move->set_outcome("committed");
-  move->set_message(message);
-  *move->mutable_actor() = ActorProto();
-  move->set_created_unix_micros(clock_.NowUnixMicros());
-  move->set_duration_micros(clock_.NowMonotonicMicros() - begun_monotonic_micros);
-  return body;
-}
-
-absl::StatusOr<CommitResult> StoreImpl::Rollback(const RollbackOptions& options) {
-  RETURN_IF_ERROR(CheckWritable());
-  const int64_t begun = clock_.NowMonotonicMicros();
-  const std::lock_guard<std::mutex> write_lock(write_mutex_);
-  CommitResult result;
-  HeadInfo from;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    RETURN_IF_ERROR(state_.Find(options.to).status());
-    from = state_.head();
-    result.version = options.to;
-    if (const IdUse* const use = state_.FindId(options.transaction_id); use != nullptr) {
-      if (!use->is_rollback || use->version != options.to) {
-        return absl::AlreadyExistsError(absl::StrCat(
-            "the id '", options.transaction_id, "' was used for ",
-            use->is_rollback ? "a rollback to " : "the publish of ", ToString(use->version)));
-      }
-      result.outcome = CommitResult::Outcome::kRepeated;
-      result.head = from.version;
-      result.transaction = use->transaction;
-      return result;
-    }
-  }
-  result.head = options.to;
-  if (from.version == options.to) {
-    result.outcome = CommitResult::Outcome::kUnchanged;
-    return result;
-  }
-  HighWaterMarks marks = journal_->high_water_marks();
-  result.transaction = TransactionNumber(++marks.transaction);
-  marks.move = std::max(marks.move, from.move.value()) + 1;
-  RETURN_IF_ERROR(journal_->RaiseHighWaterMarks(marks));
-  std::vector<v1::RecordBody> bodies;
-  bodies.push_back(MoveBody(from, options.to, "rollback", result.transaction,
-                            options.transaction_id, options.message, begun));
-  v1::HoldRecord* const hold = bodies.emplace_back().mutable_hold();
-  hold->set_hold(true);
-  hold->set_reason(absl::StrCat("rolled back from ", ToString(from.version), " to ",
-                                ToString(options.to), options.message.empty() ? "" : ": ",
-                                options.message));
-  *hold->mutable_actor() = ActorProto();
-  hold->set_created_unix_micros(clock_.NowUnixMicros());
-  RETURN_IF_ERROR(Append(std::move(bodies), nullptr));
-  result.duration_micros = clock_.NowMonotonicMicros() - begun;
-  return result;
-}
-
-absl::Status StoreImpl::Hold(const std::string& reason) {
-  RETURN_IF_ERROR(CheckWritable());
-  const std::lock_guard<std::mutex> write_lock(write_mutex_);
-  if (status().hold.has_value()) return absl::OkStatus();
-  v1::RecordBody body;
-  body.mutable_hold()->set_hold(true);
-  body.mutable_hold()->set_reason(reason);
-  *body.mutable_hold()->mutable_actor() = ActorProto();
-  body.mutable_hold()->set_created_unix_micros(clock_.NowUnixMicros());
-  return Append({std::move(body)}, nullptr);
-}
-
-absl::Status StoreImpl::Resume() {
-  RETURN_IF_ERROR(CheckWritable());
-  const std::lock_guard<std::mutex> write_lock(write_mutex_);
-  if (!status().hold.has_value()) return absl::OkStatus();
-  v1::RecordBody body;
-  body.mutable_hold()->set_hold(false);
-  *body.mutable_hold()->mutable_actor() = ActorProto();
-  body.mutable_hold()->set_created_unix_micros(clock_.NowUnixMicros());
-  return Append({std::move(body)}, nullptr);
-}
-
-absl::Status StoreImpl::Tag(const std::string& name, VersionId version) {
-  RETURN_IF_ERROR(CheckWritable());
-  RETURN_IF_ERROR(CheckTagName(name));
-  RETURN_IF_ERROR(this->version(version).status());
-  const std::lock_guard<std::mutex> write_lock(write_mutex_);
-  v1::RecordBody body;
-  body.mutable_tag()->set_name(name);
-  body.mutable_tag()->set_version(version.value());
-  *body.mutable_tag()->mutable_actor() = ActorProto();
-  body.mutable_tag()->set_created_unix_micros(clock_.NowUnixMicros());
-  return Append({std::move(body)}, nullptr);
 }
 
 }  // namespace wstore

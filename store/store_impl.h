@@ -1,5 +1,5 @@
-// The Store over a journal. Private; the pieces are in store.cc (opening, looking, head moves),
-// transaction.cc (publishing), materialise.cc, export.cc and verify.cc.
+// The Store over a journal. Private; the pieces are in store.cc (opening, looking), head.cc (head
+// moves), transaction.cc (publishing), materialise.cc, export.cc and verify.cc.
 #pragma once
 
 #include <memory>
@@ -33,6 +33,8 @@ class StoreImpl final : public Store {
 
   absl::StatusOr<std::unique_ptr<Transaction>> Begin(const BeginOptions& options) override;
   absl::StatusOr<CommitResult> Rollback(const RollbackOptions& options) override;
+  absl::StatusOr<CommitResult> Promote(VersionId version) override;
+  absl::Status Mark(VersionId version, bool bad, const std::string& reason) override;
   absl::Status Hold(const std::string& reason) override;
   absl::Status Resume() override;
   absl::Status Tag(const std::string& name, VersionId version) override;
@@ -72,9 +74,23 @@ class StoreImpl final : public Store {
   absl::StatusOr<TransactionNumber> NewTransactionNumber();
 
   v1::Actor ActorProto() const;
-  v1::RecordBody MoveBody(const HeadInfo& from, VersionId to, const char* why,
-                          TransactionNumber transaction, const std::string& transaction_id,
-                          const std::string& message, int64_t begun_monotonic_micros) const;
+  // One attempt to move head.
+  struct Attempt {
+    const char* why;  // "publish", "rollback" or "promote"
+    std::optional<VersionId> to;
+    TransactionNumber transaction;
+    std::string transaction_id;
+    std::string message;
+    int64_t begun_monotonic_micros = 0;
+  };
+  // Its record, with the highest move number reserved so far.
+  v1::RecordBody MoveBody(const HeadInfo& from, const Attempt& attempt) const;
+  v1::RecordBody HoldBody(bool hold, const std::string& reason) const;
+  // Records that an attempt was refused, and returns the refusal. Needs write_mutex_.
+  absl::Status Refuse(const absl::Status& refusal, const Attempt& attempt);
+  // Reserves the numbers of a transaction and a head move. Needs write_mutex_.
+  absl::StatusOr<TransactionNumber> ReserveMove();
+  std::optional<IdUse> FindId(const std::string& transaction_id) const;
 
   absl::Status CheckVersionPatch(const VersionState& version, VerifyReport* report) const;
   absl::Status CheckVersionSums(const VersionState& version, const ProgressFn& progress,

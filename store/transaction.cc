@@ -93,15 +93,27 @@ class TransactionImpl final : public Transaction {
     return absl::FailedPreconditionError("the transaction has ended");
   }
 
-  // Fails early, before the work, where the commit would be refused anyway.
-  absl::Status CheckHead() const {
+  // Whether the parent is still head and may be published on. Needs write_mutex_.
+  absl::Status CheckHead() {
     if (repeats_.has_value()) return absl::OkStatus();
-    const std::lock_guard<std::mutex> lock(store_.mutex_);
-    return store_.CheckBegin(options_);
+    absl::Status status;
+    {
+      const std::lock_guard<std::mutex> lock(store_.mutex_);
+      status = store_.CheckBegin(options_);
+    }
+    return status.ok() ? status : store_.Refuse(status, MakeAttempt(std::nullopt));
+  }
+
+  StoreImpl::Attempt MakeAttempt(std::optional<VersionId> to) const {
+    return {"publish", to, number_, options_.transaction_id, options_.message, begun_micros_};
   }
 
   absl::StatusOr<CommitResult> DoCommit(const ProgressFn& progress) {
-    RETURN_IF_ERROR(CheckHead());
+    {
+      // Early, before the work, where the commit would be refused anyway.
+      const std::lock_guard<std::mutex> write_lock(store_.write_mutex_);
+      RETURN_IF_ERROR(CheckHead());
+    }
     ASSIGN_OR_RETURN(const std::unique_ptr<DenseSource> parent,
                      store_.Materialise(parent_.version));
     ASSIGN_OR_RETURN(std::unique_ptr<PayloadWriter> payload, store_.journal_->Stage(number_));
@@ -178,7 +190,7 @@ class TransactionImpl final : public Transaction {
     RETURN_IF_ERROR(CheckHead());
     HighWaterMarks marks = store_.journal_->high_water_marks();
     const VersionId version(++marks.version);
-    ++marks.move;
+    if (!options_.candidate) ++marks.move;
     RETURN_IF_ERROR(store_.journal_->RaiseHighWaterMarks(marks));
 
     std::vector<v1::RecordBody> bodies(1);
@@ -200,8 +212,8 @@ class TransactionImpl final : public Transaction {
     *record->mutable_actor() = store_.ActorProto();
     record->set_message(options_.message);
     record->mutable_meta()->insert(options_.meta.begin(), options_.meta.end());
-    bodies.push_back(store_.MoveBody(parent_, version, "publish", number_, options_.transaction_id,
-                                     options_.message, begun_micros_));
+    record->set_candidate(options_.candidate);
+    if (!options_.candidate) bodies.push_back(store_.MoveBody(parent_, MakeAttempt(version)));
     RETURN_IF_ERROR(store_.Append(std::move(bodies), std::move(payload)));
     return Result(CommitResult::Outcome::kCommitted, version);
   }
@@ -270,6 +282,12 @@ absl::Status StoreImpl::CheckBegin(const BeginOptions& options) const {
     return refuse("head move", absl::StrCat(options.move->value()),
                   absl::StrCat(head.move.value()));
   }
+  if (const std::optional<std::string>& bad = (*state_.Find(head.version))->info.bad;
+      bad.has_value() && !options.force) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("publish refused: head ", ToString(head.version), " is marked bad (", *bad,
+                     "); roll back to a good version, or force it"));
+  }
   if (const std::optional<HoldInfo>& hold = state_.hold(); hold.has_value()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "publish refused: publishing is on hold since ", FormatRfc3339(hold->created_unix_micros),
@@ -282,26 +300,30 @@ absl::Status StoreImpl::CheckBegin(const BeginOptions& options) const {
 absl::StatusOr<std::unique_ptr<Transaction>> StoreImpl::Begin(const BeginOptions& options) {
   RETURN_IF_ERROR(CheckWritable());
   RETURN_IF_ERROR(CheckLimits(options));
-  HeadInfo parent;
+  const StoreImpl::Attempt attempt{"publish",           std::nullopt,
+                                   TransactionNumber(), options.transaction_id,
+                                   options.message,     clock_.NowMonotonicMicros()};
   std::optional<VersionState> repeats;
   const std::lock_guard<std::mutex> write_lock(write_mutex_);
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    parent = state_.head();
-    if (const IdUse* const use = state_.FindId(options.transaction_id); use != nullptr) {
-      if (use->is_rollback) {
-        return absl::AlreadyExistsError(absl::StrCat("the id '", options.transaction_id,
-                                                     "' was used for a rollback to ",
-                                                     ToString(use->version)));
-      }
-      ASSIGN_OR_RETURN(const VersionState* const first, state_.Find(use->version));
-      ASSIGN_OR_RETURN(const VersionState* const its_parent, state_.Find(*first->info.parent));
-      repeats = *first;
-      parent = HeadInfo{*first->info.parent, its_parent->info.chain_digest, parent.base_digest,
-                        parent.move};
-    } else {
-      RETURN_IF_ERROR(CheckBegin(options));
+  HeadInfo parent = head();
+  if (const std::optional<IdUse> use = FindId(options.transaction_id); use.has_value()) {
+    if (use->is_rollback) {
+      return Refuse(absl::AlreadyExistsError(absl::StrCat(
+                        "the id '", options.transaction_id, "' was used for a rollback to ",
+                        ToString(use->version), "; use another id")),
+                    attempt);
     }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    repeats = **state_.Find(use->version);
+    parent.version = *repeats->info.parent;
+    parent.chain_digest = (*state_.Find(parent.version))->info.chain_digest;
+  } else {
+    absl::Status status;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      status = CheckBegin(options);
+    }
+    if (!status.ok()) return Refuse(status, attempt);
   }
   ASSIGN_OR_RETURN(const TransactionNumber number, NewTransactionNumber());
   // From here on the parent is fixed, whatever the caller left open.

@@ -61,6 +61,7 @@ struct RollbackOptions {
   // refused.
   std::string transaction_id;
   std::string message;
+  bool force = false;  // accepts a target that is marked bad
 };
 
 struct ExportOptions {
@@ -132,8 +133,10 @@ class Store {
   virtual HeadInfo head() const = 0;
   virtual std::vector<VersionInfo> versions() const = 0;  // ascending
   virtual absl::StatusOr<VersionInfo> version(VersionId version) const = 0;
-  virtual std::vector<MoveInfo> moves() const = 0;  // ascending
-  virtual std::vector<TagInfo> tags() const = 0;    // by name
+  // Head moves and refused attempts, in order of time. A refusal that only repeats the one before
+  // it (the same caller, id and reason) is not recorded again.
+  virtual std::vector<MoveInfo> moves() const = 0;
+  virtual std::vector<TagInfo> tags() const = 0;  // by name
   // "v42", "head", or a tag.
   //   kNotFound: none of these; the versions and tags that there are, are named
   virtual absl::StatusOr<VersionId> Resolve(std::string_view name) const = 0;
@@ -147,7 +150,18 @@ class Store {
   // nothing (and holds nothing).
   //   kNotFound: no such version
   //   kAlreadyExists: the id was used for something else
+  //   kFailedPrecondition: the version is marked bad, and `force` is not set
   virtual absl::StatusOr<CommitResult> Rollback(const RollbackOptions& options) = 0;
+
+  // Makes a candidate head. Promoting it again changes nothing.
+  //   kNotFound: no such version
+  //   kFailedPrecondition: not a candidate, or marked bad, or head is no longer its parent (both
+  //   are
+  //     named), or publishing is on hold
+  virtual absl::StatusOr<CommitResult> Promote(VersionId version) = 0;
+
+  // Marks a version bad, for a reason, or good again. Marking changes neither head nor any bits.
+  virtual absl::Status Mark(VersionId version, bool bad, const std::string& reason) = 0;
 
   // Stops and allows publishing. Doing it twice changes nothing.
   virtual absl::Status Hold(const std::string& reason) = 0;

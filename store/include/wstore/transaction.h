@@ -27,6 +27,11 @@ struct BeginOptions {
   // whose transaction was not committed may be used again. At most 256 bytes.
   std::string transaction_id;
 
+  // The version is committed but head stays: to be tried out, then promoted. It may stay for ever.
+  bool candidate = false;
+  // Accepts a parent that is marked bad.
+  bool force = false;
+
   std::string message;  // at most 64 KiB
   Metadata meta;        // at most 64 KiB in all
 };

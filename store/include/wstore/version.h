@@ -41,21 +41,23 @@ struct VersionInfo {
   std::string actor;
   std::string message;
   Metadata meta;
+  bool candidate = false;          // committed without becoming head; cleared by a promotion
+  std::optional<std::string> bad;  // marked bad, and why: refused as a parent or rollback target
 };
 
-// A change of head.
+// A change of head, or a refused attempt at one.
 struct MoveInfo {
-  MoveNumber move;
+  MoveNumber move;  // 0 where it was refused
   VersionId from;
-  VersionId to;
-  std::string why;  // "publish" or "rollback"
+  VersionId to;     // a refused publish has no version: the same as from
+  std::string why;  // "publish", "rollback" or "promote"
   TransactionNumber transaction;
   std::string transaction_id;
   std::string policy;   // "all" or "each"
-  std::string outcome;  // "committed"
+  std::string outcome;  // "committed" or "refused"
   std::string actor;
-  std::string peer;  // credentials of the connection; empty for an embedded store
-  std::string message;
+  std::string peer;     // credentials of the connection; empty for an embedded store
+  std::string message;  // the caller's; where it was refused, why
   int64_t created_unix_micros = 0;
   int64_t duration_micros = 0;
 };

@@ -95,6 +95,13 @@ class StoreFixture {
     return result;
   }
 
+  // Without the refused attempts.
+  std::vector<MoveInfo> CommittedMoves() const {
+    std::vector<MoveInfo> moves = store_->moves();
+    std::erase_if(moves, [](const MoveInfo& move) { return move.outcome != "committed"; });
+    return moves;
+  }
+
   // The tensors of a version as the store exports them.
   NaiveTensors Exported(uint64_t version) {
     const std::string out = directory_ / "export-" + std::to_string(next_file_++);

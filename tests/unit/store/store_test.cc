@@ -92,7 +92,7 @@ TEST_CASE("a rollback moves head, holds publishing, and the next publish has a n
   const auto info = fixture.store().version(VersionId(5));
   REQUIRE_OK(info);
   REQUIRE(info->parent == VersionId(2));
-  const auto moves = fixture.store().moves();
+  const auto moves = fixture.CommittedMoves();
   REQUIRE(moves.size() == 6);
   REQUIRE(moves[4].why == "rollback");
   REQUIRE(moves[4].from == VersionId(4));
@@ -179,7 +179,7 @@ TEST_CASE("A21 stale parents and repeated ids: numbers come from the journal") {
   rollback.transaction_id = "step-1";
   REQUIRE_ERROR(fixture.store().Rollback(rollback), absl::StatusCode::kAlreadyExists, "publish");
   REQUIRE(fixture.store().versions().size() == 3);
-  REQUIRE(fixture.store().moves().size() == 2);
+  REQUIRE(fixture.CommittedMoves().size() == 2);
   fixture.RequireAllVersions();
 }
 
