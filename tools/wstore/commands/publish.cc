@@ -1,0 +1,150 @@
+// wstore publish: commits a checkpoint as the next version.
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/status_macros.h"
+#include "tools/wstore/command.h"
+#include "tools/wstore/format.h"
+#include "tools/wstore/parse.h"
+#include "tools/wstore/settle.h"
+
+namespace wstore::cli {
+namespace {
+
+class PublishCommand final : public Command {
+ public:
+  CLI::App* Define(CLI::App& program) override {
+    CLI::App* const verb = program.add_subcommand(
+        "publish", "Compare a checkpoint with head and commit the difference as the next version");
+    verb->group(kChangeGroup);
+    verb->add_option("--from", checkpoint_,
+                     "The new weights: a safetensors file, or a directory of them, with the same "
+                     "tensors as the base")
+        ->type_name(kCheckpointType)
+        ->required();
+    verb->add_option("--parent", parent_,
+                     "What the new weights were made from. Refused if head is another version by "
+                     "now. Default: head")
+        ->type_name(kVersionType);
+    verb->add_option("-m,--message", message_, "Shown by log")->type_name("TEXT");
+    verb->add_option("--meta", meta_,
+                     "A fact about the version, such as step=1200. May be repeated")
+        ->type_name("KEY=VALUE")
+        ->allow_extra_args(false)
+        ->check([](const std::string& text) {
+          return std::string(ParsePair(text).status().message());
+        });
+    verb->add_option("--id", id_,
+                     "Makes retries safe: the same id and content returns the first outcome, other "
+                     "content is refused")
+        ->type_name("KEY");
+    verb->footer(Examples({
+        "wstore publish --from /runs/rl-7/step-1200 -m \"step 1200\" --meta reward=0.71",
+        "wstore publish --from step-1200 --parent v41 --id rl-7/1200    # safe to repeat",
+    }));
+    return verb;
+  }
+
+  absl::StatusOr<ExitCode> Run(Session& session) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<Store> store, session.OpenForWriting());
+    BeginOptions begin;
+    begin.transaction_id = id_;
+    begin.message = message_;
+    ASSIGN_OR_RETURN(begin.meta, ParseMeta());
+    if (!parent_.empty()) {
+      ASSIGN_OR_RETURN(begin.parent, store->Resolve(parent_));
+    }
+    ASSIGN_OR_RETURN(std::unique_ptr<Transaction> transaction, store->Begin(begin));
+    RETURN_IF_ERROR(transaction->SetCheckpoint(checkpoint_));
+
+    ProgressLine progress("publishing", session.shows_progress());
+    const TransactionNumber number = transaction->number();
+    absl::StatusOr<CommitResult> result = transaction->Commit(progress.Callback());
+    progress.Finish();
+    transaction.reset();
+    if (absl::IsUnknown(result.status())) {
+      store.reset();
+      absl::StatusOr<std::unique_ptr<Store>> reopened = session.OpenForWriting();
+      result = SettlePublish(reopened, number, result.status());
+      RETURN_IF_ERROR(result.status());
+      store = *std::move(reopened);
+    }
+    RETURN_IF_ERROR(result.status());
+    return Report(session, *store, *result, progress);
+  }
+
+ private:
+  absl::StatusOr<Metadata> ParseMeta() const {
+    Metadata meta;
+    for (const std::string& text : meta_) {
+      ASSIGN_OR_RETURN(auto pair, ParsePair(text));
+      const auto [position, is_new] = meta.insert(pair);
+      if (!is_new && position->second != pair.second) {
+        return UsageError(absl::StrCat("--meta gives \"", pair.first, "\" twice: \"",
+                                       position->second, "\" and \"", pair.second, "\""));
+      }
+    }
+    return meta;
+  }
+
+  absl::StatusOr<ExitCode> Report(Session& session, const Store& store, const CommitResult& result,
+                                  const ProgressLine& progress) const {
+    ASSIGN_OR_RETURN(const VersionInfo version, store.version(result.version));
+    const bool is_unchanged = result.outcome == CommitResult::Outcome::kUnchanged;
+    const uint64_t elements = is_unchanged ? 0 : version.elements;
+    Json document = {
+        {"version", JsonOf(result.version)},
+        {"head", JsonOf(result.head)},
+        {"tx", result.transaction.value()},
+        {"id", is_unchanged ? id_ : version.transaction_id},
+        {"outcome", OutcomeName(result.outcome)},
+        {"duration_ms", MsOf(result.duration_micros)},
+        {"parent", is_unchanged ? JsonOf(result.version) : JsonOf(version.parent)},
+        {"tensors", is_unchanged ? 0 : version.tensors},
+        {"elements", elements},
+        {"density", Density(elements, store.manifest().elements())},
+        {"bytes", is_unchanged ? 0 : version.payload_bytes},
+        {"chain_digest", ToHex(version.chain_digest)},
+        {"patch_digest", is_unchanged ? Json(nullptr) : Json(ToHex(version.patch_digest))},
+        {"read_bytes", progress.done_bytes()},
+    };
+    session.ChangeResult(Text(store, result, version, progress), ToString(result.version),
+                         document);
+    return ExitCode::kDone;
+  }
+
+  std::string Text(const Store& store, const CommitResult& result, const VersionInfo& version,
+                   const ProgressLine& progress) const {
+    const std::string name = ToString(result.version);
+    const std::string timing =
+        absl::StrCat(FormatDuration(result.duration_micros), ", read at ",
+                     FormatRate(progress.done_bytes(), result.duration_micros), "\n");
+    switch (result.outcome) {
+      case CommitResult::Outcome::kUnchanged:
+        return absl::StrCat("No change: ", Printable(checkpoint_), " is ", name,
+                            " bit for bit; no version made\n  ", timing);
+      case CommitResult::Outcome::kRepeated:
+        return absl::StrCat(name, " was committed under this id before; nothing done, head is ",
+                            ToString(result.head), "\n");
+      case CommitResult::Outcome::kCommitted:
+        break;
+    }
+    return absl::StrCat(name, " committed on ", ToString(*version.parent), "\n  ",
+                        Summary(version.elements, version.tensors, store.manifest()), "\n  ",
+                        FormatBytes(version.payload_bytes), " stored, ",
+                        absl::StrFormat("%.2f", static_cast<double>(version.payload_bytes) /
+                                                    static_cast<double>(version.elements)),
+                        " bytes per element; ", timing);
+  }
+
+  std::string checkpoint_;
+  std::string parent_;
+  std::string message_;
+  std::vector<std::string> meta_;
+  std::string id_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakePublishCommand() { return std::make_unique<PublishCommand>(); }
+
+}  // namespace wstore::cli

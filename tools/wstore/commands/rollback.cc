@@ -1,0 +1,141 @@
+// wstore rollback: moves head to any committed version.
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "tools/wstore/command.h"
+#include "tools/wstore/difference.h"
+#include "tools/wstore/format.h"
+#include "tools/wstore/settle.h"
+#include "tools/wstore/terminal.h"
+
+namespace wstore::cli {
+namespace {
+
+class RollbackCommand final : public Command {
+ public:
+  CLI::App* Define(CLI::App& program) override {
+    CLI::App* const verb = program.add_subcommand(
+        "rollback", "Move head to any committed version, and hold publishing");
+    verb->group(kChangeGroup);
+    verb->add_option("--to", target_, "The version that head shall be")
+        ->type_name(kVersionType)
+        ->required();
+    verb->add_option("-m,--message", message_, "Why; shown by log --moves")->type_name("TEXT");
+    verb->add_option("--id", id_,
+                     "Makes retries safe: the same id and version returns the first outcome")
+        ->type_name("KEY");
+    verb->add_flag("--dry-run", is_dry_run_, "Show what would change, and change nothing");
+    verb->add_flag("--yes", is_confirmed_,
+                   "Do not ask. Needed where there is no terminal to ask at");
+    verb->footer(Examples({
+        "wstore rollback --to v41 --dry-run",
+        "wstore rollback --to v41 --yes -m \"reward collapsed at v42\"",
+        "wstore resume    # when trainers may publish again",
+    }));
+    return verb;
+  }
+
+  absl::StatusOr<ExitCode> Run(Session& session) override {
+    if (is_dry_run_) return DryRun(session);
+    if (!is_confirmed_ && !session.is_interactive()) {
+      return absl::FailedPreconditionError(
+          "a rollback changes what the whole fleet serves, and there is no terminal to ask at: "
+          "give --yes to do it, or --dry-run to see what it would change. Nothing has changed");
+    }
+    ASSIGN_OR_RETURN(std::unique_ptr<Store> store, session.OpenForWriting());
+    RollbackOptions options;
+    options.transaction_id = id_;
+    options.message = message_;
+    ASSIGN_OR_RETURN(options.to, store->Resolve(target_));
+    const HeadInfo before = store->head();
+    if (!is_confirmed_ && options.to != before.version) {
+      RETURN_IF_ERROR(Confirm(*store, before.version, options.to));
+    }
+    absl::StatusOr<CommitResult> result = store->Rollback(options);
+    if (absl::IsUnknown(result.status())) {
+      store.reset();
+      absl::StatusOr<std::unique_ptr<Store>> reopened = session.OpenForWriting();
+      result = SettleRollback(reopened, before, options, result.status());
+      RETURN_IF_ERROR(result.status());
+      store = *std::move(reopened);
+    }
+    RETURN_IF_ERROR(result.status());
+    Report(session, *store, *result);
+    return ExitCode::kDone;
+  }
+
+ private:
+  absl::StatusOr<ExitCode> DryRun(Session& session) const {
+    ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, session.OpenForReading());
+    ASSIGN_OR_RETURN(const VersionId to, store->Resolve(target_));
+    const VersionId from = store->head().version;
+    ASSIGN_OR_RETURN(const DifferenceCount difference, CountDifference(*store, from, to));
+    Json document = {{"version", JsonOf(to)}, {"head", JsonOf(from)}, {"tx", nullptr},
+                     {"outcome", "dry-run"},  {"duration_ms", 0},     {"from", JsonOf(from)},
+                     {"to", JsonOf(to)}};
+    document.update(JsonOf(difference, store->manifest()));
+    session.Result(
+        absl::StrCat("Would move head from ", ToString(from), " to ", ToString(to), ":\n",
+                     RenderDifference(difference, store->manifest()), "Nothing has changed\n"),
+        document);
+    return ExitCode::kDone;
+  }
+
+  static absl::Status Confirm(const Store& store, VersionId from, VersionId to) {
+    ASSIGN_OR_RETURN(const DifferenceCount difference, CountDifference(store, from, to));
+    const bool yes = AskYesNo(absl::StrCat(
+        "Head moves from ", ToString(from), " to ", ToString(to), ", which changes\n  ",
+        Summary(difference.changed, difference.by_tensor.size(), store.manifest()),
+        "\nPublishing is on hold from then on, until `wstore resume`.\nRoll back?"));
+    if (yes) return absl::OkStatus();
+    return absl::CancelledError(
+        absl::StrCat("not confirmed: head stays at ", ToString(from), ", nothing has changed"));
+  }
+
+  static void Report(Session& session, const Store& store, const CommitResult& result) {
+    // The first outcome of a repeated id may lie some moves back.
+    std::optional<MoveInfo> move;
+    for (const MoveInfo& candidate : store.moves()) {
+      if (candidate.transaction == result.transaction) move = candidate;
+    }
+    const bool has_moved = result.outcome != CommitResult::Outcome::kUnchanged && move.has_value();
+    const VersionId from = has_moved ? move->from : result.head;
+    std::string text;
+    switch (result.outcome) {
+      case CommitResult::Outcome::kCommitted:
+        text = absl::StrCat("Head moved from ", ToString(from), " to ", ToString(result.version),
+                            " in ", FormatDuration(result.duration_micros),
+                            "\nPublishing is on hold until `wstore resume`\n");
+        break;
+      case CommitResult::Outcome::kRepeated:
+        text = absl::StrCat("Head was moved to ", ToString(result.version),
+                            " under this id before; nothing done, head is ", ToString(result.head),
+                            "\n");
+        break;
+      case CommitResult::Outcome::kUnchanged:
+        text = absl::StrCat("Head is ", ToString(result.head), " already; nothing done\n");
+        break;
+    }
+    session.ChangeResult(text, ToString(result.head),
+                         {{"version", JsonOf(result.version)},
+                          {"head", JsonOf(result.head)},
+                          {"tx", result.transaction.value()},
+                          {"id", has_moved ? move->transaction_id : ""},
+                          {"outcome", OutcomeName(result.outcome)},
+                          {"duration_ms", MsOf(result.duration_micros)},
+                          {"from", JsonOf(from)},
+                          {"to", JsonOf(result.version)},
+                          {"hold", JsonOf(store.status().hold)}});
+  }
+
+  std::string target_;
+  std::string message_;
+  std::string id_;
+  bool is_dry_run_ = false;
+  bool is_confirmed_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeRollbackCommand() { return std::make_unique<RollbackCommand>(); }
+
+}  // namespace wstore::cli

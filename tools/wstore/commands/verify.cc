@@ -1,0 +1,103 @@
+// wstore verify: computes digests and sums again.
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status_macros.h"
+#include "tools/wstore/command.h"
+#include "tools/wstore/format.h"
+
+namespace wstore::cli {
+namespace {
+
+class VerifyCommand final : public Command {
+ public:
+  CLI::App* Define(CLI::App& program) override {
+    CLI::App* const verb = program.add_subcommand(
+        "verify", "Compute digests and fingerprints again; exit with status 5 if any is wrong");
+    verb->group(kLookGroup);
+    CLI::Option* const version =
+        verb->add_option("version", version_, "v42, head or a tag; default: head")
+            ->type_name(kVersionType);
+    verb->add_flag("--all", is_all_, "Every version")->excludes(version);
+    verb->add_flag("--base", is_base_,
+                   "Read the base's files too, and compare them with the recorded digests");
+    verb->footer(Examples({"wstore verify", "wstore verify --all --base"}));
+    return verb;
+  }
+
+  absl::StatusOr<ExitCode> Run(Session& session) override {
+    absl::StatusOr<std::unique_ptr<Store>> store = Open(session);
+    // Damage that keeps the store from being opened is what this verb is there to find.
+    if (absl::IsDataLoss(store.status())) {
+      VerifyReport report;
+      report.problems.push_back(
+          {.version = {}, .tensor = "", .what = std::string(store.status().message())});
+      return Report(session, report, nullptr);
+    }
+    RETURN_IF_ERROR(store.status());
+    ProgressLine progress("verifying", session.shows_progress());
+    VerifyOptions options;
+    options.all = is_all_;
+    options.base = is_base_;
+    options.progress = progress.Callback();
+    if (!version_.empty()) {
+      ASSIGN_OR_RETURN(const VersionId version, (*store)->Resolve(version_));
+      options.versions.push_back(version);
+    }
+    ASSIGN_OR_RETURN(const VerifyReport report, (*store)->Verify(options));
+    progress.Finish();
+    return Report(session, report, &progress);
+  }
+
+ private:
+  // Open for writing, --base also records new times of files whose content is as it was; beside
+  // another writer it does without.
+  absl::StatusOr<std::unique_ptr<Store>> Open(const Session& session) const {
+    if (!is_base_) return session.OpenForReading();
+    absl::StatusOr<std::unique_ptr<Store>> store = session.OpenForWriting();
+    return absl::IsUnavailable(store.status()) ? session.OpenForReading() : std::move(store);
+  }
+
+  static ExitCode Report(Session& session, const VerifyReport& report,
+                         const ProgressLine* progress) {
+    Json problems = Json::array();
+    std::string text;
+    for (const VerifyProblem& problem : report.problems) {
+      problems.push_back({{"version", JsonOf(problem.version)},
+                          {"worker", nullptr},
+                          {"tensor", problem.tensor.empty() ? Json(nullptr) : Json(problem.tensor)},
+                          {"what", problem.what}});
+      absl::StrAppend(&text, problem.version.has_value() ? ToString(*problem.version) + ": " : "",
+                      problem.tensor.empty() ? "" : Printable(problem.tensor) + ": ",
+                      Printable(problem.what), "\n");
+    }
+    const std::string checked =
+        report.checked.size() > 4
+            ? absl::StrCat(report.checked.front(), " to ", report.checked.back(), " (",
+                           report.checked.size(), ")")
+            : absl::StrJoin(report.checked, ", ");
+    if (report.ok()) {
+      absl::StrAppend(&text, checked, " verified: all digests and sums are right\n");
+    } else {
+      absl::StrAppend(&text, FormatCountOf(report.problems.size(), "problem"), " found",
+                      checked.empty() ? "" : " in ", checked, "\n");
+    }
+    if (progress != nullptr && progress->done_bytes() > 0) {
+      absl::StrAppend(&text, "  ", FormatBytes(progress->done_bytes()), " read in ",
+                      FormatDuration(progress->elapsed_micros()), ", ",
+                      FormatRate(progress->done_bytes(), progress->elapsed_micros()), "\n");
+    }
+    session.Result(text,
+                   {{"ok", report.ok()}, {"checked", report.checked}, {"problems", problems}});
+    return report.ok() ? ExitCode::kDone : ExitCode::kCorrupt;
+  }
+
+  std::string version_;
+  bool is_all_ = false;
+  bool is_base_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeVerifyCommand() { return std::make_unique<VerifyCommand>(); }
+
+}  // namespace wstore::cli
