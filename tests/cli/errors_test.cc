@@ -90,6 +90,7 @@ TEST_CASE("Usage errors exit with 2") {
       {"publish", "--from"},
       {"publish", "--from", "one", "--from", "one"},
       {"publish", "--from", "one", "extra"},
+      {"publish", "--from", "one", "--patch", "one"},
       {"publish", "--from", "one", "--meta", "novalue"},
       {"publish", "--from", "one", "--meta", "a=1", "--meta", "a=2"},
       {"publish", "--frm", "one"},

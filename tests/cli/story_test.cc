@@ -64,6 +64,50 @@ TEST_CASE("A checkpoint that changes nothing makes no version") {
   REQUIRE(cli.MustJson({"log"}).size() == 1);
 }
 
+// A patch file that sets elements of "layer.0.codes" (I8).
+std::string PatchFile(const std::vector<int64_t>& indices, const std::string& values,
+                      const std::map<std::string, std::string>& metadata = {}) {
+  NaiveTensors tensors;
+  std::string index_bytes;
+  for (const int64_t index : indices) {
+    for (int i = 0; i < 8; ++i) index_bytes += static_cast<char>(index >> (8 * i));
+  }
+  tensors["indices:layer.0.codes"] = {"I64", {indices.size()}, index_bytes};
+  tensors["values:layer.0.codes"] = {"I8", {values.size()}, values};
+  std::map<std::string, std::string> all = {{"format", "wstore-patch-1"},
+                                            {"shapes", R"({"layer.0.codes": [70000]})"}};
+  all.insert(metadata.begin(), metadata.end());
+  return NaiveWrite(tensors, NamesOf(tensors), all);
+}
+
+TEST_CASE("A patch file is published like a checkpoint") {
+  CliFixture cli;
+  cli.Init();
+  const std::string& codes = cli.model().at("layer.0.codes").bytes;
+  // Unsorted; the middle one stays as it is.
+  const std::string values = {static_cast<char>(codes[69999] ^ 1), codes[7],
+                              static_cast<char>(codes[0] ^ 0x80)};
+  WriteFile(cli.path("patch"), PatchFile({69999, 7, 0}, values));
+  REQUIRE(cli.MustJson({"publish", "--patch", "patch"})["elements"] == 2);
+  cli.Must({"export", "v1", "--out", "out"});
+  NaiveTensors expected = cli.model();
+  expected["layer.0.codes"].bytes[69999] ^= 1;
+  expected["layer.0.codes"].bytes[0] ^= static_cast<char>(0x80);
+  REQUIRE((cli.ReadCheckpoint("out/model.safetensors") == expected));
+  REQUIRE_THAT(cli.Must({"publish", "--patch", "patch"}), Contains("No change"));
+
+  WriteFile(cli.path("stale"), PatchFile({1}, "x", {{"parent", "v0"}}));
+  REQUIRE_THAT(cli.MustFail({"publish", "--patch", "stale"}, 3, "FAILED_PRECONDITION"),
+               Contains("v0") && Contains("v1"));
+  REQUIRE_THAT(
+      cli.MustFail({"publish", "--patch", "stale", "--parent", "v1"}, 3, "FAILED_PRECONDITION"),
+      Contains("was made for v0"));
+  WriteFile(cli.path("outside"), PatchFile({70000}, "x"));
+  REQUIRE_THAT(cli.MustFail({"publish", "--patch", "outside"}, 3, "OUT_OF_RANGE"),
+               Contains("70000"));
+  REQUIRE(cli.MustJson({"log"}).size() == 2);
+}
+
 TEST_CASE("The same id and content gives the first outcome, also after a rollback") {
   CliFixture cli;
   cli.Init();

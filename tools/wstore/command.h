@@ -33,6 +33,7 @@ inline constexpr char kOtherGroup[] = "Other verbs";
 // Type names of arguments. Shell completion goes by them.
 inline constexpr char kVersionType[] = "VERSION";  // v42, head or a tag
 inline constexpr char kDirectoryType[] = "DIR";
+inline constexpr char kFileType[] = "FILE";
 inline constexpr char kCheckpointType[] = "CHECKPOINT";  // a file or a directory
 
 // The end of a verb's help.

@@ -133,7 +133,7 @@ _wstore() {
     DIR)
       compopt -o filenames 2>/dev/null
       mapfile -t COMPREPLY < <(compgen -d -- "$current") ;;
-    CHECKPOINT)
+    CHECKPOINT | FILE)
       compopt -o filenames 2>/dev/null
       mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
     SHELL)
@@ -152,7 +152,7 @@ complete -F _wstore wstore
 std::string ZshAction(const std::string& type) {
   if (type == kVersionType) return "_wstore_names";
   if (type == kDirectoryType) return "_files -/";
-  if (type == kCheckpointType) return "_files";
+  if (type == kCheckpointType || type == kFileType) return "_files";
   if (type == "SHELL") return "(bash zsh fish)";
   return " ";
 }
@@ -220,7 +220,7 @@ compdef _wstore wstore
 std::string FishAction(const std::string& type) {
   if (type == kVersionType) return " -x -a '(__wstore_names)'";
   if (type == kDirectoryType) return " -x -a '(__fish_complete_directories)'";
-  if (type == kCheckpointType) return " -r -F";
+  if (type == kCheckpointType || type == kFileType) return " -r -F";
   if (type == "SHELL") return " -x -a 'bash zsh fish'";
   return " -x";
 }

@@ -1,4 +1,4 @@
-// wstore publish: commits a checkpoint as the next version.
+// wstore publish: commits a checkpoint, or a patch set from a file, as the next version.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
@@ -6,6 +6,7 @@
 #include "tools/wstore/format.h"
 #include "tools/wstore/parse.h"
 #include "tools/wstore/settle.h"
+#include "wstore/interchange.h"
 
 namespace wstore::cli {
 namespace {
@@ -14,13 +15,18 @@ class PublishCommand final : public Command {
  public:
   CLI::App* Define(CLI::App& program) override {
     CLI::App* const verb = program.add_subcommand(
-        "publish", "Compare a checkpoint with head and commit the difference as the next version");
+        "publish", "Commit what a checkpoint, or a patch file, changes as the next version");
     verb->group(kChangeGroup);
-    verb->add_option("--from", checkpoint_,
-                     "The new weights: a safetensors file, or a directory of them, with the same "
-                     "tensors as the base")
-        ->type_name(kCheckpointType)
-        ->required();
+    CLI::Option* const from = verb->add_option(
+        "--from", checkpoint_,
+        "The new weights: a safetensors file, or a directory of them, with the tensors of the "
+        "base. They are compared with head");
+    from->type_name(kCheckpointType);
+    verb->add_option("--patch", patch_file_,
+                     "The changed elements alone, in the interchange format "
+                     "(docs/formats/interchange.md)")
+        ->type_name(kFileType)
+        ->excludes(from);
     verb->add_option("--parent", parent_,
                      "What the new weights were made from. Refused if head is another version by "
                      "now. Default: head")
@@ -40,23 +46,25 @@ class PublishCommand final : public Command {
     verb->footer(Examples({
         "wstore publish --from /runs/rl-7/step-1200 -m \"step 1200\" --meta reward=0.71",
         "wstore publish --from step-1200 --parent v41 --id rl-7/1200    # safe to repeat",
+        "wstore publish --patch step-1200.safetensors",
     }));
     return verb;
   }
 
   absl::StatusOr<ExitCode> Run(Session& session) override {
-    ASSIGN_OR_RETURN(std::unique_ptr<Store> store, session.OpenForWriting());
+    if (checkpoint_.empty() && patch_file_.empty()) {
+      return UsageError("what to publish is missing: give --from CHECKPOINT or --patch FILE");
+    }
     BeginOptions begin;
     begin.transaction_id = id_;
     begin.message = message_;
     ASSIGN_OR_RETURN(begin.meta, ParseMeta());
+    ASSIGN_OR_RETURN(std::unique_ptr<Store> store, session.OpenForWriting());
     if (!parent_.empty()) {
       ASSIGN_OR_RETURN(begin.parent, store->Resolve(parent_));
     }
-    ASSIGN_OR_RETURN(std::unique_ptr<Transaction> transaction, store->Begin(begin));
-    RETURN_IF_ERROR(transaction->SetCheckpoint(checkpoint_));
-
     ProgressLine progress("publishing", session.shows_progress());
+    ASSIGN_OR_RETURN(std::unique_ptr<Transaction> transaction, BeginWithContent(*store, begin));
     const TransactionNumber number = transaction->number();
     absl::StatusOr<CommitResult> result = transaction->Commit(progress.Callback());
     progress.Finish();
@@ -73,6 +81,28 @@ class PublishCommand final : public Command {
   }
 
  private:
+  absl::StatusOr<std::unique_ptr<Transaction>> BeginWithContent(Store& store,
+                                                                BeginOptions options) const {
+    if (patch_file_.empty()) {
+      ASSIGN_OR_RETURN(std::unique_ptr<Transaction> transaction, store.Begin(options));
+      RETURN_IF_ERROR(transaction->SetCheckpoint(checkpoint_));
+      return transaction;
+    }
+    ASSIGN_OR_RETURN(const InterchangeFile file, InterchangeFile::Read(patch_file_));
+    if (options.parent.has_value() && file.parent().has_value() &&
+        *options.parent != *file.parent()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(patch_file_, " was made for ", ToString(*file.parent()),
+                       ", but --parent says ", ToString(*options.parent)));
+    }
+    if (!options.parent.has_value()) options.parent = file.parent();
+    options.parent_chain_digest = file.parent_chain_digest();
+    options.base_digest = file.base_digest();
+    ASSIGN_OR_RETURN(std::unique_ptr<Transaction> transaction, store.Begin(options));
+    RETURN_IF_ERROR(transaction->Add(file.patches()));
+    return transaction;
+  }
+
   absl::StatusOr<Metadata> ParseMeta() const {
     Metadata meta;
     for (const std::string& text : meta_) {
@@ -115,13 +145,17 @@ class PublishCommand final : public Command {
   std::string Text(const Store& store, const CommitResult& result, const VersionInfo& version,
                    const ProgressLine& progress) const {
     const std::string name = ToString(result.version);
-    const std::string timing =
-        absl::StrCat(FormatDuration(result.duration_micros), ", read at ",
-                     FormatRate(progress.done_bytes(), result.duration_micros), "\n");
+    std::string timing = FormatDuration(result.duration_micros);
+    if (progress.done_bytes() > 0) {
+      absl::StrAppend(&timing, ", read at ",
+                      FormatRate(progress.done_bytes(), result.duration_micros));
+    }
+    timing += "\n";
     switch (result.outcome) {
       case CommitResult::Outcome::kUnchanged:
-        return absl::StrCat("No change: ", Printable(checkpoint_), " is ", name,
-                            " bit for bit; no version made\n  ", timing);
+        return absl::StrCat("No change: nothing in ",
+                            Printable(patch_file_.empty() ? checkpoint_ : patch_file_),
+                            " differs from ", name, "; no version made\n  ", timing);
       case CommitResult::Outcome::kRepeated:
         return absl::StrCat(name, " was committed under this id before; nothing done, head is ",
                             ToString(result.head), "\n");
@@ -137,6 +171,7 @@ class PublishCommand final : public Command {
   }
 
   std::string checkpoint_;
+  std::string patch_file_;
   std::string parent_;
   std::string message_;
   std::vector<std::string> meta_;
