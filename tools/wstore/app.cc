@@ -27,7 +27,7 @@ constexpr std::array kMakeCommands = {
     MakeInitCommand,       MakePublishCommand, MakeRollbackCommand, MakeHoldCommand,
     MakeResumeCommand,     MakeTagCommand,     MakeLogCommand,      MakeShowCommand,
     MakeDiffCommand,       MakeStatusCommand,  MakeVerifyCommand,   MakeExportCommand,
-    MakeCompletionCommand,
+    MakeBenchCommand,      MakeCompletionCommand,
 };
 
 struct Verb {

@@ -1,0 +1,106 @@
+// wstore bench: what wstore costs on this machine, beside rivals in the same run.
+#include <filesystem>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/status_macros.h"
+#include "common/strings.h"
+#include "tools/bench/bench.h"
+#include "tools/wstore/command.h"
+#include "tools/wstore/format.h"
+#include "tools/wstore/parse.h"
+#include "tools/wstore/table.h"
+
+namespace wstore::cli {
+namespace {
+
+// Three significant digits.
+std::string Number(double value) { return absl::StrFormat("%.3g", value); }
+
+std::string Cost(double value, const bench::Measurement& of) {
+  std::string text = absl::StrCat(Number(value), " ", of.unit);
+  if (of.bytes > 0 && value > 0) {
+    absl::StrAppend(&text, " (", Number(of.bytes / value / 1e9), " GB/s)");
+  }
+  return text;
+}
+
+class BenchCommand final : public Command {
+ public:
+  CLI::App* Define(CLI::App& program) override {
+    std::vector<std::string> lines;
+    std::set<std::string> names = {"all"};
+    for (const bench::Benchmark& each : bench::Benchmarks()) {
+      names.emplace(each.name);
+      lines.push_back(absl::StrCat(ToAbsl(each.name), ": ", ToAbsl(each.summary)));
+    }
+    CLI::App* const verb = program.add_subcommand(
+        "bench", "Measure what wstore costs here, beside rivals in the same run");
+    verb->group(kOtherGroup);
+    verb->add_option("name", name_, absl::StrCat(absl::StrJoin(lines, "; "), "; all of them: all"))
+        ->required()
+        ->type_name("NAME")
+        ->check(CLI::IsMember(names));
+    verb->add_flag("--full", full_, "All sizes and densities, not only those of a short run");
+    verb->add_option("--dir", directory_,
+                     "Where test data is made: up to 1.7 GB, with --full 3 GB; removed afterwards. "
+                     "Default: the folder for temporary files")
+        ->type_name(kDirectoryType);
+    verb->footer(Examples({"wstore bench publish", "wstore bench all --full --dir /scratch --json"}));
+    return verb;
+  }
+
+  absl::StatusOr<ExitCode> Run(Session& session) override {
+    bench::Options options;
+    options.full = full_;
+    std::error_code error;
+    options.directory =
+        directory_.empty() ? std::filesystem::temp_directory_path(error).string() : directory_;
+    options.program = std::filesystem::read_symlink("/proc/self/exe", error).string();
+    options.report = [&session](std::string_view text) { session.Remark(text); };
+    std::vector<bench::Measurement> results;
+    for (const bench::Benchmark& each : bench::Benchmarks()) {
+      if (name_ != "all" && name_ != each.name) continue;
+      ASSIGN_OR_RETURN(const std::vector<bench::Measurement> measured, each.run(options));
+      results.insert(results.end(), measured.begin(), measured.end());
+    }
+    session.Result(Text(session, results), Document(results));
+    return ExitCode::kDone;
+  }
+
+ private:
+  static std::string Text(const Session& session, const std::vector<bench::Measurement>& results) {
+    Table table({{"bench"}, {"case"}, {"wstore"}, {"rival"}, {"ratio", Table::Align::kRight}, {""}});
+    for (const bench::Measurement& each : results) {
+      table.AddRow({each.bench, each.name, Cost(each.value, each), Cost(each.rival_value, each),
+                    Number(each.ratio()), each.rival});
+    }
+    return table.Render(session.table_width()) + "ratio: cost of the rival over cost of wstore\n";
+  }
+
+  static Json Document(const std::vector<bench::Measurement>& results) {
+    Json list = Json::array();
+    for (const bench::Measurement& each : results) {
+      list.push_back({{"bench", each.bench},
+                      {"case", each.name},
+                      {"value", each.value},
+                      {"unit", each.unit},
+                      {"rival", each.rival},
+                      {"rival_value", each.rival_value},
+                      {"ratio", each.ratio()}});
+    }
+    return list;
+  }
+
+  std::string name_;
+  std::string directory_;
+  bool full_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeBenchCommand() { return std::make_unique<BenchCommand>(); }
+
+}  // namespace wstore::cli
