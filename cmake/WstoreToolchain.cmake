@@ -15,8 +15,8 @@ if(WSTORE_WERROR)
   target_compile_options(wstore_build_options INTERFACE -Werror)
 endif()
 
-# What tests are built with. Under AddressSanitizer only the code under test is instrumented: what it
-# does to the tests' buffers is still seen, and the tests compile several times faster. Under
+# What tests are built with. Under AddressSanitizer only the code under test is instrumented: what
+# it does to the tests' buffers is still seen, and the tests compile several times faster. Under
 # ThreadSanitizer everything must be.
 add_library(wstore_test_options INTERFACE)
 get_target_property(wstore_warnings wstore_build_options INTERFACE_COMPILE_OPTIONS)

@@ -24,10 +24,10 @@ namespace wstore::cli {
 namespace {
 
 constexpr std::array kMakeCommands = {
-    MakeInitCommand,       MakePublishCommand, MakeRollbackCommand, MakeHoldCommand,
-    MakeResumeCommand,     MakeTagCommand,     MakeLogCommand,      MakeShowCommand,
-    MakeDiffCommand,       MakeStatusCommand,  MakeVerifyCommand,   MakeExportCommand,
-    MakeBenchCommand,      MakeCompletionCommand,
+    MakeInitCommand,   MakePublishCommand,    MakeRollbackCommand, MakeHoldCommand,
+    MakeResumeCommand, MakeTagCommand,        MakeLogCommand,      MakeShowCommand,
+    MakeDiffCommand,   MakeStatusCommand,     MakeVerifyCommand,   MakeExportCommand,
+    MakeBenchCommand,  MakeCompletionCommand,
 };
 
 struct Verb {

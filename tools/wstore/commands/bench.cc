@@ -48,7 +48,8 @@ class BenchCommand final : public Command {
                      "Where test data is made: up to 1.7 GB, with --full 3 GB; removed afterwards. "
                      "Default: the folder for temporary files")
         ->type_name(kDirectoryType);
-    verb->footer(Examples({"wstore bench publish", "wstore bench all --full --dir /scratch --json"}));
+    verb->footer(
+        Examples({"wstore bench publish", "wstore bench all --full --dir /scratch --json"}));
     return verb;
   }
 
@@ -72,7 +73,8 @@ class BenchCommand final : public Command {
 
  private:
   static std::string Text(const Session& session, const std::vector<bench::Measurement>& results) {
-    Table table({{"bench"}, {"case"}, {"wstore"}, {"rival"}, {"ratio", Table::Align::kRight}, {""}});
+    Table table(
+        {{"bench"}, {"case"}, {"wstore"}, {"rival"}, {"ratio", Table::Align::kRight}, {""}});
     for (const bench::Measurement& each : results) {
       table.AddRow({each.bench, each.name, Cost(each.value, each), Cost(each.rival_value, each),
                     Number(each.ratio()), each.rival});
