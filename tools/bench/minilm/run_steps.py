@@ -3,9 +3,10 @@
 
     run_steps.py --wstore build/release/bin/wstore RUN_DIRECTORY...
 
-For each run: init on step-0, step-1 to step-5 published as v1 to v5, back to v2, released from hold, step-6 published
-on it as v6. Every version is exported, loaded by the reference safetensors library, and compared tensor for tensor,
-bit for bit, with what the trainer wrote. Prints a table of density, bytes and seconds. Exits with 1 on any difference.
+For each run: init on step-0, step-1 to step-5 published as v1 to v5, back to v2, released from
+hold, step-6 published on it as v6. Every version is exported, loaded by the reference safetensors
+library, and compared tensor for tensor, bit for bit, with what the trainer wrote. Prints a table of
+density, bytes and seconds. Exits with 1 on any difference.
 """
 import argparse
 import json
@@ -43,8 +44,10 @@ def main():
     parser.add_argument("runs", nargs="+", type=pathlib.Path)
     arguments = parser.parse_args()
     failures = 0
-    print("| run | version | parent | changed | density | stored | bytes per element | publish | export |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    columns = ["run", "version", "parent", "changed", "density", "stored", "bytes per element",
+               "publish", "export"]
+    print("| " + " | ".join(columns) + " |")
+    print("|---" * len(columns) + "|")
     for run in arguments.runs:
         with tempfile.TemporaryDirectory() as scratch:
             store = f"{scratch}/store"
@@ -59,31 +62,38 @@ def main():
             wstore("init", store, "--base", str(run / "step-0"))
             published = {}
             for step in range(1, 6):
-                published[step] = wstore("publish", "--from", str(run / f"step-{step}"), "-m", f"step {step}")
+                published[step] = wstore("publish", "--from", str(run / f"step-{step}"),
+                                         "-m", f"step {step}")
             wstore("rollback", "--to", "v2", "--yes")
             refused = subprocess.run(
                 [arguments.wstore, "publish", "--from", str(run / "step-6")], env=environment,
                 stderr=subprocess.DEVNULL)
             assert refused.returncode == 3, "a publish on hold must be refused"
             wstore("resume")
-            published[6] = wstore("publish", "--from", str(run / "step-6"), "-m", "step 6, on v2")
+            published[6] = wstore("publish", "--from", str(run / "step-6"),
+                                  "-m", "step 6, on v2")
             for step in range(0, 7):
                 out = pathlib.Path(scratch) / f"v{step}"
                 _, seconds = wstore("export", f"v{step}", "--out", str(out))
-                exported, trained = raw_tensors(out / "model.safetensors"), raw_tensors(run / f"step-{step}/model.safetensors")
+                exported = raw_tensors(out / "model.safetensors")
+                trained = raw_tensors(run / f"step-{step}" / "model.safetensors")
                 load_file(out / "model.safetensors")
                 if exported != trained:
                     failures += 1
-                    print(f"{run.name} v{step}: the export differs from the trainer's checkpoint", file=sys.stderr)
+                    print(f"{run.name} v{step}: the export differs from the trainer's checkpoint",
+                          file=sys.stderr)
                 if step in published:
                     result, publish_seconds = published[step]
-                    print(f"| {run.name} | v{step} | {result['parent']} | {result['elements']:,} | {result['density']:.3%} "
-                          f"| {result['bytes']:,} | {result['bytes'] / result['elements']:.2f} "
-                          f"| {publish_seconds:.2f} s | {seconds:.2f} s |")
+                    cells = [run.name, f"v{step}", result["parent"], f"{result['elements']:,}",
+                             f"{result['density']:.3%}", f"{result['bytes']:,}",
+                             f"{result['bytes'] / result['elements']:.2f}",
+                             f"{publish_seconds:.2f} s", f"{seconds:.2f} s"]
+                    print("| " + " | ".join(cells) + " |")
             report, _ = wstore("verify", "--all", "--base")
             assert report["ok"], report
     if failures == 0:
-        print("\nEvery version was exported, loaded by the reference library and equal to the trainer's checkpoint, bit for bit.")
+        print("\nEvery version was exported, loaded by the reference library and equal to the "
+              "trainer's checkpoint, bit for bit.")
     return 1 if failures else 0
 
 
