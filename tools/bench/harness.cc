@@ -21,9 +21,8 @@
 namespace wstore::bench {
 namespace {
 
-// Starts a program with its standard output (and error, where it is discarded) at `output`.
-absl::StatusOr<pid_t> Start(const std::vector<std::string>& arguments, int output,
-                            bool with_errors) {
+// Starts a program with its standard output at `output`; its standard error is discarded.
+absl::StatusOr<pid_t> Start(const std::vector<std::string>& arguments, int output) {
   std::vector<char*> argv;
   std::vector<std::string> copies = arguments;
   for (std::string& argument : copies) argv.push_back(argument.data());
@@ -31,7 +30,7 @@ absl::StatusOr<pid_t> Start(const std::vector<std::string>& arguments, int outpu
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
-  if (with_errors) posix_spawn_file_actions_adddup2(&actions, output, STDERR_FILENO);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   pid_t pid = 0;
   const int error = posix_spawnp(&pid, argv[0], &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
@@ -81,7 +80,7 @@ bool HasProgram(const std::string& name) {
 absl::StatusOr<double> RunProgram(const std::vector<std::string>& arguments) {
   return Seconds([&arguments]() -> absl::Status {
     const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    const absl::StatusOr<pid_t> pid = Start(arguments, nowhere, true);
+    const absl::StatusOr<pid_t> pid = Start(arguments, nowhere);
     close(nowhere);
     RETURN_IF_ERROR(pid.status());
     return WaitFor(*pid, arguments);
@@ -91,7 +90,7 @@ absl::StatusOr<double> RunProgram(const std::vector<std::string>& arguments) {
 absl::StatusOr<std::string> ReadProgram(const std::vector<std::string>& arguments) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return absl::UnavailableError("cannot make a pipe");
-  const absl::StatusOr<pid_t> pid = Start(arguments, ends[1], false);
+  const absl::StatusOr<pid_t> pid = Start(arguments, ends[1]);
   close(ends[1]);
   std::string output;
   char buffer[4096];

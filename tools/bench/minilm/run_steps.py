@@ -56,7 +56,8 @@ def main():
             def wstore(*words):
                 command = [arguments.wstore, *words, "--json"]
                 begun = time.perf_counter()
-                output = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment).stdout
+                output = subprocess.run(command, check=True, stdout=subprocess.PIPE,
+                                        env=environment).stdout
                 return json.loads(output), time.perf_counter() - begun
 
             wstore("init", store, "--base", str(run / "step-0"))
