@@ -58,7 +58,7 @@ class CliFixture {
 
   // The same with --json: stdout is exactly one document.
   Json MustJson(std::vector<std::string> arguments, int exit_status = 0) const {
-    arguments.push_back("--json");
+    arguments.insert(arguments.begin(), "--json");
     const ProcessResult result = OnStore(arguments);
     INFO(Describe(arguments, result));
     REQUIRE(result.exit_status == exit_status);

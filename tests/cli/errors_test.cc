@@ -101,6 +101,8 @@ TEST_CASE("Usage errors exit with 2") {
       {"show"},
       {"diff", "v0"},
       {"tag", "name"},
+      {"mark", "v0"},
+      {"mark", "v0", "ugly"},
       {"verify", "v0", "--all"},
       {"export", "v0"},
       {"export", "v0", "--out", "out", "--shard-size", "0"},

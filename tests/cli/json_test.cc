@@ -63,9 +63,9 @@ TEST_CASE_METHOD(Published, "log and show as JSON") {
   const Json log = MustJson({"log"});
   REQUIRE(log.size() == 2);
   const std::set<std::string> keys = {
-      "version",     "parent",  "kind",     "is_head", "tags",  "chain_digest", "patch_digest",
-      "fingerprint", "tensors", "elements", "density", "bytes", "verified",     "created",
-      "actor",       "message", "meta",     "tx",      "id"};
+      "version",      "parent",       "kind",        "is_head", "tags",     "candidate", "bad",
+      "chain_digest", "patch_digest", "fingerprint", "tensors", "elements", "density",   "bytes",
+      "verified",     "created",      "actor",       "message", "meta",     "tx",        "id"};
   REQUIRE(KeysOf(log[0]) == keys);
   REQUIRE(KeysOf(log[1]) == keys);
   const Json& v1 = log[0];

@@ -185,6 +185,44 @@ TEST_CASE("Hold refuses publishing and says why") {
   cli.Must({"publish", "--from", "one"});
 }
 
+TEST_CASE("A candidate becomes head when it is promoted") {
+  CliFixture cli;
+  cli.Init();
+  cli.CheckpointWithChanges("one", 9);
+  REQUIRE_THAT(cli.Must({"publish", "--from", "one", "--candidate"}),
+               Contains("v1 committed on v0 as a candidate; head is v0"));
+  REQUIRE_THAT(cli.Must({"log"}), Contains("(candidate)"));
+  REQUIRE(cli.MustJson({"status"})["head"] == "v0");
+  REQUIRE_THAT(cli.Must({"promote", "v1"}), Contains("Head moved from v0 to v1"));
+  REQUIRE(cli.MustJson({"promote", "v1"})["outcome"] == "unchanged");
+  REQUIRE_THAT(cli.MustFail({"promote", "v0"}, 3, "FAILED_PRECONDITION"),
+               Contains("not a candidate"));
+  REQUIRE(cli.MustJson({"log", "--moves", "-n", "1"})[0]["why"] == "promote");
+}
+
+TEST_CASE("A version that is marked bad takes force") {
+  CliFixture cli;
+  cli.Init();
+  cli.CheckpointWithChanges("one", 9);
+  cli.CheckpointWithChanges("two", 10);
+  cli.Must({"publish", "--from", "one"});
+  REQUIRE_THAT(cli.Must({"mark", "v1", "bad", "-m", "collapsed"}), Contains("It is head"));
+  REQUIRE_THAT(cli.Must({"log"}), Contains("(head, bad)"));
+  REQUIRE_THAT(cli.Must({"show", "v1"}), Contains("collapsed"));
+  REQUIRE_THAT(cli.MustFail({"publish", "--from", "two"}, 3, "FAILED_PRECONDITION"),
+               Contains("bad") && Contains("collapsed"));
+  cli.Must({"rollback", "--to", "v0", "--yes"});
+  cli.MustFail({"rollback", "--to", "v1", "--yes"}, 3, "FAILED_PRECONDITION");
+  const Json refused = cli.MustJson({"log", "--moves", "-n", "1"})[0];
+  REQUIRE(refused["outcome"] == "refused");
+  REQUIRE(refused["seq"].is_null());
+  cli.Must({"rollback", "--to", "v1", "--yes", "--force"});
+  cli.Must({"resume"});
+  cli.Must({"publish", "--from", "two", "--force"});
+  REQUIRE(cli.MustJson({"mark", "v1", "good"})["bad"].is_null());
+  REQUIRE(cli.MustJson({"show", "v1"})["bad"].is_null());
+}
+
 TEST_CASE("Global options stand before or after the verb, or in the environment") {
   CliFixture cli;
   cli.Init();

@@ -17,7 +17,7 @@
 namespace wstore::testing {
 namespace {
 
-constexpr unsigned kLimitSeconds = 60;
+constexpr unsigned kLimitSeconds = 300;
 
 std::string Slurp(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

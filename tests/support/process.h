@@ -22,7 +22,7 @@ struct ProcessOptions {
   bool on_terminal = false;
 };
 
-// Waits for the end of the program, at most a minute.
+// Waits for the end of the program, at most five minutes.
 ProcessResult RunProcess(const std::vector<std::string>& command,
                          const ProcessOptions& options = {});
 

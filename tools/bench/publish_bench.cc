@@ -56,8 +56,9 @@ absl::StatusOr<std::vector<Measurement>> RunPublish(const Options& options) {
     options.report(absl::StrCat("publish ", name, ": wstore publish"));
     ASSIGN_OR_RETURN(const double seconds,
                      Median(kRepetitions, [&] { return TimePublish(options, scratch, changed); }));
-    ASSIGN_OR_RETURN(const std::unique_ptr<Store> store,
-                     Store::Open(scratch / "copy", {.read_only = true}));
+    OpenOptions look;
+    look.read_only = true;
+    ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, Store::Open(scratch / "copy", look));
     ASSIGN_OR_RETURN(const VersionInfo version, store->version(VersionId(1)));
     const auto elements = static_cast<double>(version.elements);
     const auto stored = static_cast<double>(version.payload_bytes) / elements;

@@ -24,10 +24,10 @@ namespace wstore::cli {
 namespace {
 
 constexpr std::array kMakeCommands = {
-    MakeInitCommand,   MakePublishCommand,    MakeRollbackCommand, MakeHoldCommand,
-    MakeResumeCommand, MakeTagCommand,        MakeLogCommand,      MakeShowCommand,
-    MakeDiffCommand,   MakeStatusCommand,     MakeVerifyCommand,   MakeExportCommand,
-    MakeBenchCommand,  MakeCompletionCommand,
+    MakeInitCommand,   MakePublishCommand, MakePromoteCommand, MakeRollbackCommand,
+    MakeHoldCommand,   MakeResumeCommand,  MakeMarkCommand,    MakeTagCommand,
+    MakeLogCommand,    MakeShowCommand,    MakeDiffCommand,    MakeStatusCommand,
+    MakeVerifyCommand, MakeExportCommand,  MakeBenchCommand,   MakeCompletionCommand,
 };
 
 struct Verb {
@@ -68,7 +68,7 @@ std::vector<Verb> DefineProgram(CLI::App& program, GlobalOptions* options) {
   program.require_subcommand(0, 1);
   AddGlobalOptions(program, options);
   program.footer(
-      "\nExamples:\n"
+      "Examples:\n"
       "  export WSTORE_STORE=/srv/store\n"
       "  wstore init $WSTORE_STORE --base /models/qwen3-8b\n"
       "  wstore publish --from /runs/rl-7/step-1200 -m \"step 1200\"\n"

@@ -38,7 +38,7 @@ inline constexpr char kCheckpointType[] = "CHECKPOINT";  // a file or a director
 
 // The end of a verb's help.
 inline std::string Examples(std::initializer_list<const char*> lines) {
-  std::string text = "\nExamples:";
+  std::string text = "Examples:";
   for (const char* line : lines) text += std::string("\n  ") + line;
   return text;
 }
@@ -49,6 +49,8 @@ std::unique_ptr<Command> MakePublishCommand();
 std::unique_ptr<Command> MakeRollbackCommand();
 std::unique_ptr<Command> MakeHoldCommand();
 std::unique_ptr<Command> MakeResumeCommand();
+std::unique_ptr<Command> MakeMarkCommand();
+std::unique_ptr<Command> MakePromoteCommand();
 std::unique_ptr<Command> MakeTagCommand();
 std::unique_ptr<Command> MakeLogCommand();
 std::unique_ptr<Command> MakeShowCommand();

@@ -136,6 +136,8 @@ _wstore() {
     CHECKPOINT | FILE)
       compopt -o filenames 2>/dev/null
       mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
+    VERDICT)
+      mapfile -t COMPREPLY < <(compgen -W "bad good" -- "$current") ;;
     SHELL)
       mapfile -t COMPREPLY < <(compgen -W "bash zsh fish" -- "$current") ;;
   esac
@@ -154,6 +156,7 @@ std::string ZshAction(const std::string& type) {
   if (type == kDirectoryType) return "_files -/";
   if (type == kCheckpointType || type == kFileType) return "_files";
   if (type == "SHELL") return "(bash zsh fish)";
+  if (type == "VERDICT") return "(bad good)";
   return " ";
 }
 
@@ -202,14 +205,12 @@ _wstore() {
   _arguments -C%GLOBALS% \
         '1:verb:->verb' '*::argument:->argument'
   case $state in
-    verb) _describe -t verbs verb verbs;
-  return;
-  ;
-    argument) ;
-    ;
-    *) return ;
-    ;
-    esac case $words[1] in % CASES % esac
+    verb) _describe -t verbs verb verbs; return ;;
+    argument) ;;
+    *) return ;;
+  esac
+  case $words[1] in
+%CASES%  esac
 }
 compdef _wstore wstore
 )zsh",
@@ -222,6 +223,7 @@ std::string FishAction(const std::string& type) {
   if (type == kDirectoryType) return " -x -a '(__fish_complete_directories)'";
   if (type == kCheckpointType || type == kFileType) return " -r -F";
   if (type == "SHELL") return " -x -a 'bash zsh fish'";
+  if (type == "VERDICT") return " -x -a 'bad good'";
   return " -x";
 }
 

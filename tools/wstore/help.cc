@@ -1,8 +1,11 @@
 #include "tools/wstore/help.h"
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
 namespace wstore::cli {
@@ -10,6 +13,7 @@ namespace {
 
 constexpr size_t kWidth = 80;
 constexpr size_t kColumn = 24;
+constexpr size_t kVerbColumn = 14;
 
 // Breaks a text into lines of `width` columns.
 std::string Wrap(const std::string& text, size_t width) {
@@ -34,6 +38,13 @@ std::string Wrap(const std::string& text, size_t width) {
 HelpFormatter::HelpFormatter() {
   column_width(kColumn);
   label("Positionals", "Arguments");
+}
+
+std::string HelpFormatter::make_help(const CLI::App* app, std::string name,
+                                     CLI::AppFormatMode mode) const {
+  // The base class puts blank lines both after a part and before the next.
+  return absl::StrReplaceAll(CLI::Formatter::make_help(app, std::move(name), mode),
+                             {{"\n\n\n", "\n\n"}});
 }
 
 std::string HelpFormatter::make_usage(const CLI::App* app, std::string name) const {
@@ -64,8 +75,10 @@ std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
 
 std::string HelpFormatter::make_subcommand(const CLI::App* verb) const {
   std::string line = absl::StrCat("  ", verb->get_name());
-  line.resize(std::max(line.size() + 1, size_t{14}), ' ');
-  return absl::StrCat(line, verb->get_description(), "\n");
+  line.resize(kVerbColumn, ' ');
+  const std::string description = Wrap(verb->get_description(), kWidth - kVerbColumn);
+  return absl::StrCat(
+      line, absl::StrReplaceAll(description, {{"\n", "\n" + std::string(kVerbColumn, ' ')}}), "\n");
 }
 
 }  // namespace wstore::cli

@@ -9,6 +9,8 @@ namespace wstore::cli {
 class HelpFormatter final : public CLI::Formatter {
  public:
   HelpFormatter();
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override;
 
  protected:
   std::string make_usage(const CLI::App* app, std::string name) const override;

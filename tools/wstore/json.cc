@@ -28,6 +28,8 @@ Json JsonOf(const VersionInfo& version, const VersionContext& context) {
       {"kind", is_base ? "base" : "publish"},
       {"is_head", context.head == version.version},
       {"tags", context.TagsOf(version.version)},
+      {"candidate", version.candidate},
+      {"bad", version.bad.has_value() ? Json(*version.bad) : Json(nullptr)},
       {"chain_digest", ToHex(version.chain_digest)},
       {"patch_digest", is_base ? Json(nullptr) : Json(ToHex(version.patch_digest))},
       {"fingerprint", ToHex(version.fingerprint)},
@@ -47,7 +49,7 @@ Json JsonOf(const VersionInfo& version, const VersionContext& context) {
 
 Json JsonOf(const MoveInfo& move) {
   return {
-      {"seq", move.move.value()},
+      {"seq", IsRefused(move) ? Json(nullptr) : Json(move.move.value())},
       {"from", JsonOf(move.from)},
       {"to", JsonOf(move.to)},
       {"why", move.why},

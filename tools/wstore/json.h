@@ -31,7 +31,7 @@ double Density(uint64_t changed, uint64_t elements);
 
 // An entry of `log`.
 Json JsonOf(const VersionInfo& version, const VersionContext& context);
-// An entry of `log --moves`.
+// An entry of `log --moves`. A refused attempt has no number.
 Json JsonOf(const MoveInfo& move);
 // An entry of `tag`.
 Json JsonOf(const TagInfo& tag);

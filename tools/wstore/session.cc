@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
 #include "tools/wstore/exit_code.h"
@@ -19,6 +20,14 @@ constexpr int64_t kRetryMs = 50;
 
 void Write(FILE* stream, std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stream);
+}
+
+absl::StatusOr<std::unique_ptr<Store>> Open(const std::string& directory,
+                                            const OpenOptions& options) {
+  absl::StatusOr<std::unique_ptr<Store>> store = Store::Open(directory, options);
+  if (!absl::IsNotFound(store.status())) return store;
+  return absl::NotFoundError(absl::StrCat("there is no store in ", directory, "; `wstore init ",
+                                          directory, " --base CHECKPOINT` creates one"));
 }
 
 }  // namespace
@@ -36,7 +45,7 @@ absl::StatusOr<std::unique_ptr<Store>> Session::OpenForReading() const {
   ASSIGN_OR_RETURN(const std::string directory, StoreDirectory());
   OpenOptions options;
   options.read_only = true;
-  return Store::Open(directory, options);
+  return Open(directory, options);
 }
 
 absl::StatusOr<std::unique_ptr<Store>> Session::OpenForWriting() const {
@@ -44,7 +53,7 @@ absl::StatusOr<std::unique_ptr<Store>> Session::OpenForWriting() const {
   Clock& clock = SystemClock();
   const int64_t deadline_micros = clock.NowMonotonicMicros() + options_.timeout_ms * 1000;
   while (true) {
-    absl::StatusOr<std::unique_ptr<Store>> store = Store::Open(directory, {});
+    absl::StatusOr<std::unique_ptr<Store>> store = Open(directory, {});
     const int64_t left_ms = (deadline_micros - clock.NowMonotonicMicros()) / 1000;
     if (!absl::IsUnavailable(store.status()) || left_ms <= 0) return store;
     std::this_thread::sleep_for(std::chrono::milliseconds(std::min(kRetryMs, left_ms)));

@@ -1,32 +1,18 @@
 #include "tools/wstore/settle.h"
 
-#include <functional>
-#include <string>
-
 #include "absl/strings/str_cat.h"
+#include "tools/wstore/version_context.h"
 
 namespace wstore::cli {
 namespace {
 
-absl::StatusOr<CommitResult> Settle(const absl::StatusOr<std::unique_ptr<Store>>& reopened,
-                                    const std::function<bool(const MoveInfo&)>& is_ours,
-                                    const absl::Status& unknown) {
-  if (!reopened.ok()) {
-    return absl::UnknownError(
-        absl::StrCat(unknown.message(),
-                     "; opening the store again to ask failed too: ", reopened.status().message(),
-                     ". Once it opens, `wstore log --moves` tells whether it was committed"));
-  }
-  const Store& store = **reopened;
-  for (const MoveInfo& move : store.moves()) {
-    if (!is_ours(move)) continue;
-    CommitResult result;
-    result.version = move.to;
-    result.head = store.head().version;
-    result.transaction = move.transaction;
-    result.duration_micros = move.duration_micros;
-    return result;
-  }
+absl::Status StillUnknown(const absl::Status& unknown, const absl::Status& reopening) {
+  return absl::UnknownError(absl::StrCat(
+      unknown.message(), "; opening the store again to ask failed too: ", reopening.message(),
+      ". Once it opens, `wstore log` and `wstore log --moves` tell whether it was committed"));
+}
+
+absl::Status NotCommitted(const absl::Status& unknown) {
   return absl::UnavailableError(
       absl::StrCat("not committed, everything is as before: ", unknown.message()));
 }
@@ -35,18 +21,35 @@ absl::StatusOr<CommitResult> Settle(const absl::StatusOr<std::unique_ptr<Store>>
 
 absl::StatusOr<CommitResult> SettlePublish(const absl::StatusOr<std::unique_ptr<Store>>& reopened,
                                            TransactionNumber number, const absl::Status& unknown) {
-  return Settle(
-      reopened, [&](const MoveInfo& move) { return move.transaction == number; }, unknown);
+  if (!reopened.ok()) return StillUnknown(unknown, reopened.status());
+  // Among the versions, since a candidate moves nothing.
+  for (const VersionInfo& version : (*reopened)->versions()) {
+    if (!version.parent.has_value() || version.transaction != number) continue;
+    CommitResult result;
+    result.version = version.version;
+    result.head = (*reopened)->head().version;
+    result.transaction = number;
+    return result;
+  }
+  return NotCommitted(unknown);
 }
 
-absl::StatusOr<CommitResult> SettleRollback(const absl::StatusOr<std::unique_ptr<Store>>& reopened,
-                                            const HeadInfo& before, const RollbackOptions& options,
-                                            const absl::Status& unknown) {
-  const auto is_ours = [&](const MoveInfo& move) {
-    return move.move > before.move && move.why == "rollback" && move.to == options.to &&
-           move.transaction_id == options.transaction_id;
-  };
-  return Settle(reopened, is_ours, unknown);
+absl::StatusOr<CommitResult> SettleMove(const absl::StatusOr<std::unique_ptr<Store>>& reopened,
+                                        const WantedMove& wanted, const absl::Status& unknown) {
+  if (!reopened.ok()) return StillUnknown(unknown, reopened.status());
+  for (const MoveInfo& move : (*reopened)->moves()) {
+    if (IsRefused(move) || move.move <= wanted.after || move.why != wanted.why ||
+        move.to != wanted.to || move.transaction_id != wanted.transaction_id) {
+      continue;
+    }
+    CommitResult result;
+    result.version = move.to;
+    result.head = (*reopened)->head().version;
+    result.transaction = move.transaction;
+    result.duration_micros = move.duration_micros;
+    return result;
+  }
+  return NotCommitted(unknown);
 }
 
 }  // namespace wstore::cli

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "wstore/store.h"
@@ -15,9 +16,16 @@ namespace wstore::cli {
 absl::StatusOr<CommitResult> SettlePublish(const absl::StatusOr<std::unique_ptr<Store>>& reopened,
                                            TransactionNumber number, const absl::Status& unknown);
 
-// The same for a rollback that was asked for when head was `before`.
-absl::StatusOr<CommitResult> SettleRollback(const absl::StatusOr<std::unique_ptr<Store>>& reopened,
-                                            const HeadInfo& before, const RollbackOptions& options,
-                                            const absl::Status& unknown);
+// A rollback or a promotion.
+struct WantedMove {
+  std::string why;   // "rollback" or "promote"
+  MoveNumber after;  // the last move before it
+  VersionId to;
+  std::string transaction_id;
+};
+
+// The same for a move of head alone.
+absl::StatusOr<CommitResult> SettleMove(const absl::StatusOr<std::unique_ptr<Store>>& reopened,
+                                        const WantedMove& wanted, const absl::Status& unknown);
 
 }  // namespace wstore::cli

@@ -10,9 +10,12 @@ VersionContext::VersionContext(const Store& store)
   for (const TagInfo& tag : store.tags()) tags[tag.version].push_back(tag.name);
 }
 
-std::string VersionContext::Names(VersionId version) const {
-  std::vector<std::string> names = TagsOf(version);
-  if (version == head) names.insert(names.begin(), "head");
+std::string VersionContext::Names(const VersionInfo& version) const {
+  std::vector<std::string> names;
+  if (version.version == head) names.emplace_back("head");
+  if (version.candidate) names.emplace_back("candidate");
+  if (version.bad.has_value()) names.emplace_back("bad");
+  for (const std::string& tag : TagsOf(version.version)) names.push_back(tag);
   return names.empty() ? "" : absl::StrCat("(", absl::StrJoin(names, ", "), ")");
 }
 

@@ -12,8 +12,8 @@ namespace wstore::cli {
 struct VersionContext {
   explicit VersionContext(const Store& store);
 
-  // "(head, prod)", or nothing.
-  std::string Names(VersionId version) const;
+  // "(head, prod)" or "(candidate, bad)", or nothing.
+  std::string Names(const VersionInfo& version) const;
   // By name; empty if there are none.
   std::vector<std::string> TagsOf(VersionId version) const;
 
@@ -21,5 +21,8 @@ struct VersionContext {
   std::map<VersionId, std::vector<std::string>> tags;
   uint64_t elements = 0;  // of the model
 };
+
+// An attempt at a move that was refused; it is recorded, but is no move.
+inline bool IsRefused(const MoveInfo& move) { return move.outcome == "refused"; }
 
 }  // namespace wstore::cli

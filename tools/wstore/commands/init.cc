@@ -42,8 +42,9 @@ class InitCommand final : public Command {
     const StoreStatus status = store->status();
     const int64_t micros = progress.elapsed_micros();
     const std::string text = absl::StrCat(
-        ToString(status.head.version), " created in ", Printable(directory_), "\n  base ",
-        Printable(status.base.path), ": ", FormatCountOf(status.base.tensors, "tensor"), ", ",
+        "Store created in ", Printable(directory_), "; head is ", ToString(status.head.version),
+        "\n  base ", Printable(status.base.path), ": ",
+        FormatCountOf(status.base.tensors, "tensor"), ", ",
         FormatCountOf(status.base.elements, "element"), ", ", FormatBytes(status.base.size_bytes),
         "\n  digest ", ToHex(status.base.digest), "\n  ", FormatDuration(micros), ", read at ",
         FormatRate(progress.done_bytes(), micros), "\n");

@@ -29,7 +29,8 @@ class LogCommand final : public Command {
     verb->add_option("-n", limit_, "At most this many")
         ->type_name("COUNT")
         ->check(CLI::PositiveNumber);
-    verb->add_flag("--moves", is_moves_, "List moves of head instead: every publish and rollback");
+    verb->add_flag("--moves", is_moves_,
+                   "List moves of head instead: every publish and rollback, also refused ones");
     verb->footer(Examples({
         "wstore log -n 20",
         "wstore log --moves",
@@ -65,7 +66,7 @@ class LogCommand final : public Command {
         continue;
       }
       const bool is_base = !version.parent.has_value();
-      const std::string names = context.Names(version.version);
+      const std::string names = context.Names(version);
       const std::string subject =
           is_base && version.message.empty() ? "base" : Subject(version.message);
       table.AddRow({ToString(version.version), is_base ? "-" : ToString(*version.parent),
@@ -94,8 +95,8 @@ class LogCommand final : public Command {
                  {"MESSAGE"}});
     for (const MoveInfo& move : moves) {
       document.push_back(JsonOf(move));
-      table.AddRow({absl::StrCat(move.move.value()), ToString(move.from), ToString(move.to),
-                    move.why, move.outcome, FormatDuration(move.duration_micros),
+      table.AddRow({IsRefused(move) ? "-" : absl::StrCat(move.move.value()), ToString(move.from),
+                    ToString(move.to), move.why, move.outcome, FormatDuration(move.duration_micros),
                     ToMinute(move.created_unix_micros), Printable(move.actor),
                     Subject(move.message)});
     }

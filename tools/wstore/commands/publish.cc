@@ -43,6 +43,9 @@ class PublishCommand final : public Command {
                      "Makes retries safe: the same id and content returns the first outcome, other "
                      "content is refused")
         ->type_name("KEY");
+    verb->add_flag("--force", is_forced_, "Also on a head that is marked bad");
+    verb->add_flag("--candidate", is_candidate_,
+                   "Commit the version without making it head; `wstore promote` does that later");
     verb->footer(Examples({
         "wstore publish --from /runs/rl-7/step-1200 -m \"step 1200\" --meta reward=0.71",
         "wstore publish --from step-1200 --parent v41 --id rl-7/1200    # safe to repeat",
@@ -58,6 +61,8 @@ class PublishCommand final : public Command {
     BeginOptions begin;
     begin.transaction_id = id_;
     begin.message = message_;
+    begin.candidate = is_candidate_;
+    begin.force = is_forced_;
     ASSIGN_OR_RETURN(begin.meta, ParseMeta());
     ASSIGN_OR_RETURN(std::unique_ptr<Store> store, session.OpenForWriting());
     if (!parent_.empty()) {
@@ -135,6 +140,7 @@ class PublishCommand final : public Command {
         {"bytes", is_unchanged ? 0 : version.payload_bytes},
         {"chain_digest", ToHex(version.chain_digest)},
         {"patch_digest", is_unchanged ? Json(nullptr) : Json(ToHex(version.patch_digest))},
+        {"candidate", !is_unchanged && version.candidate},
         {"read_bytes", progress.done_bytes()},
     };
     session.ChangeResult(Text(store, result, version, progress), ToString(result.version),
@@ -162,7 +168,9 @@ class PublishCommand final : public Command {
       case CommitResult::Outcome::kCommitted:
         break;
     }
-    return absl::StrCat(name, " committed on ", ToString(*version.parent), "\n  ",
+    const std::string standing =
+        version.candidate ? absl::StrCat(" as a candidate; head is ", ToString(result.head)) : "";
+    return absl::StrCat(name, " committed on ", ToString(*version.parent), standing, "\n  ",
                         Summary(version.elements, version.tensors, store.manifest()), "\n  ",
                         FormatBytes(version.payload_bytes), " stored, ",
                         absl::StrFormat("%.2f", static_cast<double>(version.payload_bytes) /
@@ -176,6 +184,8 @@ class PublishCommand final : public Command {
   std::string message_;
   std::vector<std::string> meta_;
   std::string id_;
+  bool is_candidate_ = false;
+  bool is_forced_ = false;
 };
 
 }  // namespace

@@ -24,6 +24,7 @@ class RollbackCommand final : public Command {
                      "Makes retries safe: the same id and version returns the first outcome")
         ->type_name("KEY");
     verb->add_flag("--dry-run", is_dry_run_, "Show what would change, and change nothing");
+    verb->add_flag("--force", is_forced_, "Also to a version that is marked bad");
     verb->add_flag("--yes", is_confirmed_,
                    "Do not ask. Needed where there is no terminal to ask at");
     verb->footer(Examples({
@@ -38,13 +39,14 @@ class RollbackCommand final : public Command {
     if (is_dry_run_) return DryRun(session);
     if (!is_confirmed_ && !session.is_interactive()) {
       return absl::FailedPreconditionError(
-          "a rollback changes what the whole fleet serves, and there is no terminal to ask at: "
-          "give --yes to do it, or --dry-run to see what it would change. Nothing has changed");
+          "a rollback changes what the fleet serves: give --yes to do it, or --dry-run to see what "
+          "it would change");
     }
     ASSIGN_OR_RETURN(std::unique_ptr<Store> store, session.OpenForWriting());
     RollbackOptions options;
     options.transaction_id = id_;
     options.message = message_;
+    options.force = is_forced_;
     ASSIGN_OR_RETURN(options.to, store->Resolve(target_));
     const HeadInfo before = store->head();
     if (!is_confirmed_ && options.to != before.version) {
@@ -54,7 +56,7 @@ class RollbackCommand final : public Command {
     if (absl::IsUnknown(result.status())) {
       store.reset();
       absl::StatusOr<std::unique_ptr<Store>> reopened = session.OpenForWriting();
-      result = SettleRollback(reopened, before, options, result.status());
+      result = SettleMove(reopened, {"rollback", before.move, options.to, id_}, result.status());
       RETURN_IF_ERROR(result.status());
       store = *std::move(reopened);
     }
@@ -95,7 +97,7 @@ class RollbackCommand final : public Command {
     // The first outcome of a repeated id may lie some moves back.
     std::optional<MoveInfo> move;
     for (const MoveInfo& candidate : store.moves()) {
-      if (candidate.transaction == result.transaction) move = candidate;
+      if (candidate.transaction == result.transaction && !IsRefused(candidate)) move = candidate;
     }
     const bool has_moved = result.outcome != CommitResult::Outcome::kUnchanged && move.has_value();
     const VersionId from = has_moved ? move->from : result.head;
@@ -118,7 +120,7 @@ class RollbackCommand final : public Command {
     session.ChangeResult(text, ToString(result.head),
                          {{"version", JsonOf(result.version)},
                           {"head", JsonOf(result.head)},
-                          {"tx", result.transaction.value()},
+                          {"tx", has_moved ? Json(result.transaction.value()) : Json(nullptr)},
                           {"id", has_moved ? move->transaction_id : ""},
                           {"outcome", OutcomeName(result.outcome)},
                           {"duration_ms", MsOf(result.duration_micros)},
@@ -132,6 +134,7 @@ class RollbackCommand final : public Command {
   std::string id_;
   bool is_dry_run_ = false;
   bool is_confirmed_ = false;
+  bool is_forced_ = false;
 };
 
 }  // namespace

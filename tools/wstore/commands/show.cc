@@ -42,6 +42,8 @@ class ShowCommand final : public Command {
     facts.emplace_back("version", absl::StrCat(ToString(version.version),
                                                version.version == context.head ? " (head)" : ""));
     const std::vector<std::string> tags = context.TagsOf(version.version);
+    if (version.candidate) facts.emplace_back("candidate", "until `wstore promote`");
+    if (version.bad.has_value()) facts.emplace_back("marked bad", Printable(*version.bad));
     if (!tags.empty()) facts.emplace_back("tags", absl::StrJoin(tags, ", "));
     if (!is_base) facts.emplace_back("parent", ToString(*version.parent));
     facts.emplace_back("created", FormatRfc3339(version.created_unix_micros));

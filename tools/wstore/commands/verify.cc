@@ -1,4 +1,6 @@
 // wstore verify: computes digests and sums again.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
@@ -57,6 +59,18 @@ class VerifyCommand final : public Command {
     return absl::IsUnavailable(store.status()) ? session.OpenForReading() : std::move(store);
   }
 
+  // "v0, v1, v2, base"; many versions as "v0 to v57".
+  static std::string Listed(std::vector<std::string> checked) {
+    const auto others = std::stable_partition(
+        checked.begin(), checked.end(),
+        [](const std::string& name) { return ParseVersionId(name).has_value(); });
+    if (const auto versions = others - checked.begin(); versions > 4) {
+      checked.front() = absl::StrCat(checked.front(), " to ", checked[versions - 1]);
+      checked.erase(checked.begin() + 1, others);
+    }
+    return absl::StrJoin(checked, ", ");
+  }
+
   static ExitCode Report(Session& session, const VerifyReport& report,
                          const ProgressLine* progress) {
     Json problems = Json::array();
@@ -70,11 +84,7 @@ class VerifyCommand final : public Command {
                       problem.tensor.empty() ? "" : Printable(problem.tensor) + ": ",
                       Printable(problem.what), "\n");
     }
-    const std::string checked =
-        report.checked.size() > 4
-            ? absl::StrCat(report.checked.front(), " to ", report.checked.back(), " (",
-                           report.checked.size(), ")")
-            : absl::StrJoin(report.checked, ", ");
+    const std::string checked = Listed(report.checked);
     if (report.ok()) {
       absl::StrAppend(&text, checked, " verified: all digests and sums are right\n");
     } else {
