@@ -4,11 +4,10 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
-#include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "wstore/chunk.h"
@@ -134,56 +133,6 @@ inline std::string ReferenceChunk(const Manifest& manifest, const ChunkHeader& h
   out += tile_entries + payload;
   Seal(&out);
   return out;
-}
-
-// `count` changes at distinct random places, their bits random but never all zero. With `clustered`
-// they lie close together, so that blocks are escaped.
-inline Changes RandomChanges(uint32_t elements, uint32_t element_bytes, uint32_t count,
-                             bool clustered, std::mt19937_64& random) {
-  const uint64_t mask = element_bytes == 8 ? ~uint64_t{0} : (uint64_t{1} << 8 * element_bytes) - 1;
-  const uint32_t range = clustered ? std::min(elements, count + count / 4 + 1) : elements;
-  const uint32_t start = static_cast<uint32_t>(random() % (elements - range + 1));
-  std::vector<bool> is_changed(range, 2 * count > range);
-  // Draws the smaller of the two sides.
-  for (uint32_t left = 2 * count > range ? range - count : count; left > 0;) {
-    const uint32_t at = static_cast<uint32_t>(random() % range);
-    if (is_changed[at] != (2 * count > range)) continue;
-    is_changed[at] = !is_changed[at];
-    --left;
-  }
-  Changes changes;
-  for (uint32_t i = 0; i < range; ++i) {
-    if (!is_changed[i]) continue;
-    uint64_t bits = 0;
-    while (bits == 0) bits = random() >> (random() % 64) & mask;
-    changes.emplace_hint(changes.end(), start + i, bits);
-  }
-  return changes;
-}
-
-// The same as the codec takes and gives them.
-inline TileChanges ToColumns(const Changes& changes, uint32_t element_bytes) {
-  TileChanges columns;
-  std::string values;
-  for (const auto& [offset, bits] : changes) {
-    columns.offsets.push_back(static_cast<uint16_t>(offset));
-    PutLe(bits, element_bytes, &values);
-  }
-  columns.values.assign(values.begin(), values.end());
-  return columns;
-}
-
-inline Dtype DtypeOfWidth(uint32_t element_bytes) {
-  switch (element_bytes) {
-    case 1:
-      return Dtype::kF8E4M3;
-    case 2:
-      return Dtype::kBF16;
-    case 4:
-      return Dtype::kF32;
-    default:
-      return Dtype::kI64;
-  }
 }
 
 }  // namespace wstore::testing

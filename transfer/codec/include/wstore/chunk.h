@@ -20,9 +20,9 @@
 
 namespace wstore {
 
-// A chunk is closed when its bytes reach this; one tile always fits.
+// A chunk is closed when its bytes reach this; one tile, of up to 512 KiB, always fits.
 inline constexpr uint64_t kChunkTargetBytes = 4 << 20;
-// A larger chunk is refused by the reader.
+// Neither written nor accepted above this.
 inline constexpr uint64_t kChunkMaxBytes = 16 << 20;
 
 // How a tile's changed positions are written. Ties in size go to the lower number.
@@ -50,24 +50,29 @@ struct EncodedTile {
   absl::Span<const uint8_t> bytes;  // canonical: what the digest covers
 };
 
-// Writes chunks. Tiles come in ascending order and belong to one span per chunk. Not thread-safe.
+// Writes chunks. Tiles come in ascending order, and those of one chunk belong to one span. A call
+// that breaks a rule stated here stops the process: what comes from outside is checked before it
+// comes here. Not thread-safe.
 class ChunkBuilder {
  public:
   // `manifest` must outlive the builder.
   explicit ChunkBuilder(const Manifest& manifest);
 
-  // Adds the changes of one tile: `offsets` ascending within the tile and at least one; values
-  // holds offsets.size() elements of XOR bits, none of them zero.
+  // Adds the changes of one tile of the manifest: `offsets` ascend within the tile, and there is at
+  // least one; `values` holds offsets.size() elements of XOR bits, none of them zero. Both are
+  // copied.
   void AddTile(TilePlace place, absl::Span<const uint16_t> offsets, const uint8_t* values);
 
-  // Adds a tile as another chunk encodes it.
+  // Adds a tile as another chunk of the same manifest encodes it, without decoding it. The bytes
+  // are copied.
   void AddTile(const EncodedTile& tile);
 
   bool empty() const { return tiles_.empty(); }
   // Bytes of the chunk as it stands; close it when this reaches kChunkTargetBytes.
   uint64_t size_bytes() const;
 
-  // The finished chunk; the builder is as new.
+  // The finished chunk of at least one tile and at most kChunkMaxBytes; header.key.span is that of
+  // its tiles. Afterwards the builder is as new and keeps its memory.
   std::string Finish(const ChunkHeader& header);
 
  private:
@@ -86,14 +91,20 @@ class ChunkBuilder {
   uint64_t changed_ = 0;
 };
 
-// A chunk whose every length, order, form and checksum has been checked against the manifest.
-// Refers to the bytes it was made from, which must outlive it.
+// A chunk whose every length, order, form and checksum has been checked against the manifest: its
+// bytes are exactly what a ChunkBuilder would write for the changes it means. Refers to the bytes
+// it was made from, which must outlive it. Immutable, so safe to share between threads.
 class ChunkView {
  public:
-  //   kDataLoss: wrong checksum, or cut short or lengthened
-  //   kInvalidArgument: checksum right but content wrong: an unknown version, a tensor or tile out
-  //   of
-  //     range or order, an offset past the end, a zero XOR value, a form that is not the smallest
+  // Takes about as long as reading the bytes; neither blocks nor reads past them, whatever they
+  // are.
+  //   kDataLoss: shorter than a header, or the checksum does not match (damaged, cut short or
+  //     lengthened)
+  //   kInvalidArgument: over kChunkMaxBytes; or the checksum is right but the content is not: an
+  //     unknown version or reserved bit, lengths that do not add up, a tensor or tile that the
+  //     manifest lacks or that is out of order or span, offsets that do not ascend or reach past
+  //     the tile, a zero XOR value, a form that is not the smallest. The message names chunk and
+  //     tile.
   static absl::StatusOr<ChunkView> Parse(std::string_view bytes, const Manifest& manifest);
 
   const ChunkHeader& header() const { return header_; }
@@ -106,33 +117,44 @@ class ChunkView {
   uint64_t changed_ = 0;
 };
 
+// The functions below are pure and may be called from any thread. An EncodedTile must come from a
+// ChunkView, which has checked it.
+
 // A tile's changes, decoded. Buffers are kept between uses.
 struct TileChanges {
   std::vector<uint16_t> offsets;  // ascending
-  std::vector<uint8_t> values;    // offsets.size() x element_bytes
+  std::vector<uint8_t> values;    // XOR bits, offsets.size() x element_bytes
 };
+
+// Replaces what `changes` holds.
 void DecodeTile(const EncodedTile& tile, TileChanges* changes);
 
-// XORs a tile's changes into the dense bytes of the tile (elements x element_bytes).
+// XORs a tile's changes into the dense bytes of the tile (elements x element_bytes, any alignment).
+// Once goes from the old bits to the new, twice is no change: the caller knows which it is at.
 void XorTile(const EncodedTile& tile, uint8_t* dense);
 
-// Compares two dense tiles bit by bit. Writes the offsets of elements that differ and the XOR of
-// their bits; both buffers have room for `elements`. Returns the number of differences.
+// Compares two dense tiles bit by bit: a NaN equals itself, and -0.0 differs from 0.0. Writes the
+// offsets of elements that differ and the XOR of their bits; both buffers have room for `elements`
+// (at most kTileElements), and what lies behind the result is overwritten too. The tiles need no
+// alignment. Returns the number of differences.
 uint32_t DiffTile(const uint8_t* old_tile, const uint8_t* new_tile, uint32_t elements,
                   uint32_t element_bytes, uint16_t* offsets, uint8_t* values);
 
-// The digest of a tile's canonical bytes: a tree of 4 KiB leaves (see TreeDigest).
+// The digest of a tile's canonical bytes: a tree of 4 KiB leaves (see TreeDigest). Tiles can be
+// hashed in any order, on all cores or on a GPU.
 Digest TileDigest(const EncodedTile& tile);
 
 // Joins tile digests into tensor digests and these into the digest of the patch set. It depends on
 // the changes alone, never on how chunks or contributors were cut. An empty set has a digest too.
+// Not thread-safe.
 class PatchDigester {
  public:
+  // `manifest` must outlive the digester.
   explicit PatchDigester(const Manifest& manifest);
 
-  // Tiles come in ascending order, each once. With the number of elements, which the manifest
-  // knows, `form` and `changed` say how the tile's bytes are to be read, so the digest covers them
-  // too: what has the same digest is the same changes.
+  // Tiles come in ascending order, each once and whole: where contributors share a tile, their
+  // changes are joined first. `form` and `changed` say how a tile's bytes are to be read, so the
+  // digest covers them as well: equal digests mean equal changes.
   void Add(TilePlace place, TileForm form, uint32_t changed, const Digest& tile_digest);
 
   // The digest of the set; afterwards the object is as new.
@@ -149,10 +171,15 @@ class PatchDigester {
   uint64_t tensors_ = 0;
 };
 
-// The form at rest: positions gap-coded, values split by byte, each column compressed by zstd;
-// smaller than the wire form by more than half. UnpackChunk gives the same bytes back.
+// The form at rest: positions as distances, values split by byte, each column compressed by zstd.
+// Less than half of a chunk of scattered changes; a chunk of a few may grow. `chunk` is one that
+// ChunkView::Parse accepts. The bytes depend on the version of zstd and are under no digest. Keeps
+// a compression context for each thread.
 std::string PackChunk(std::string_view chunk, const Manifest& manifest);
-//   kDataLoss: not what PackChunk wrote. Nothing is allocated from an unchecked length.
+
+// Gives back exactly the bytes that were packed, which ChunkView::Parse accepts. Allocates a few
+// times kChunkMaxBytes at most, whatever the input says.
+//   kDataLoss: anything else than what PackChunk wrote for a chunk of this manifest
 absl::StatusOr<std::string> UnpackChunk(std::string_view packed, const Manifest& manifest);
 
 }  // namespace wstore
