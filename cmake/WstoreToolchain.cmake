@@ -42,3 +42,11 @@ if(WSTORE_SANITIZE STREQUAL "thread" AND NOT CMAKE_CROSSCOMPILING_EMULATOR)
     set(CMAKE_CROSSCOMPILING_EMULATOR setarch --addr-no-randomize)
   endif()
 endif()
+
+if(WSTORE_BUILD_FUZZERS)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "WSTORE_BUILD_FUZZERS needs clang; the preset 'fuzz' chooses it")
+  endif()
+  # The libraries report what they cover; only the fuzz targets bring the main function.
+  target_compile_options(wstore_build_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
