@@ -2,7 +2,6 @@
 #include <sys/mount.h>
 
 #include <filesystem>
-#include <iostream>
 
 #include "tests/crash/model.h"
 #include "tests/support/catch.h"
@@ -53,10 +52,7 @@ void RequireSound(Store& store, VersionId last) {
 TEST_CASE("C01 on a full disk a publish fails, what was acknowledged stays, and space heals it") {
   TempDir directory;
   SmallDisk disk;
-  if (!disk.Mount()) {
-    std::cout << "skipped: mounting a tmpfs needs root" << std::endl;
-    return;
-  }
+  if (!disk.Mount()) SKIP_TEST("mounting a tmpfs needs root");
   NaiveTensors tensors = CrashModelBase();
   WriteFile(directory / "base.safetensors", NaiveWrite(tensors, NamesOf(tensors)));
   auto store = Store::Create(disk / "store", directory / "base.safetensors", {});
