@@ -241,7 +241,7 @@ TEST_CASE("Global options stand before or after the verb, or in the environment"
   REQUIRE(cli.Run({"status", "--store", "elsewhere"}, environment).exit_status == 4);
 }
 
-TEST_CASE("--quiet leaves the version of a change and nothing else") {
+TEST_CASE("with --quiet a change prints its version and nothing else") {
   CliFixture cli;
   std::filesystem::create_directory(cli.path("base"));
   WriteFile(cli.path("base/model.safetensors"), NaiveWrite(cli.model(), NamesOf(cli.model())));

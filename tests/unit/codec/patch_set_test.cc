@@ -164,7 +164,7 @@ TEST_CASE("A06 unsorted indices and a patch without elements are accepted, exact
   REQUIRE(TilesOf(small.manifest, small.builder).empty());
 }
 
-TEST_CASE("A08 a set with unknown names is refused whole; all are listed, with near matches") {
+TEST_CASE("A08 a set with unknown names is refused whole, and all are listed, with near matches") {
   const Manifest manifest = ManifestOf({{"model.norm.weight", Dtype::kU8, {4}},
                                         {"model.embed.weight", Dtype::kU8, {4}},
                                         {"lm_head.weight", Dtype::kU8, {4}}});
@@ -257,7 +257,7 @@ TEST_CASE("a fault in one patch keeps the others of the call out") {
   REQUIRE_OK(small.builder.Add({y.View(), small.Patch({1}).View()}));
 }
 
-TEST_CASE("new bits must be resolved; those equal to the old ones drop out") {
+TEST_CASE("new bits must be resolved, and those equal to the old ones drop out") {
   Small small;
   Weights old(small.manifest);
   old.tensors[0][2 * 4] = 4;

@@ -90,7 +90,7 @@ TEST_CASE("A05 values are bits: NaN payloads, -0.0, infinities, int8 and fp8 arr
   REQUIRE(report->ok());
 }
 
-TEST_CASE("A06 indices out of range, repeated or miscounted are refused; unsorted ones are not") {
+TEST_CASE("A06 indices out of range, repeated or miscounted are refused, unsorted ones are not") {
   StoreFixture fixture;
   const auto codes = [](std::vector<int64_t> indices, std::string values) {
     return OwnedPatch{"layer.1.codes", Dtype::kI8, {70000}, std::move(indices), std::move(values)};
