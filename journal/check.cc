@@ -162,7 +162,10 @@ absl::StatusOr<std::set<uint64_t>> IncompletePayloads(Database& database,
     }
     rocksdb::Iterator& it = payload.small() ? *small : *large;
     ASSIGN_OR_RETURN(const bool has_first, HasKey(it, payload.first_key()));
-    ASSIGN_OR_RETURN(const bool has_last, HasKey(it, payload.last_key()));
+    bool has_last = has_first;
+    if (payload.chunks() > 1) {
+      ASSIGN_OR_RETURN(has_last, HasKey(it, payload.last_key()));
+    }
     if (!has_first || !has_last) incomplete.insert(transaction.value());
   }
   return incomplete;

@@ -72,8 +72,12 @@ absl::Status OpenError(const rocksdb::Status& status, const std::string& path) {
 class Database::StopListener : public rocksdb::EventListener {
  public:
   void OnBackgroundError(rocksdb::BackgroundErrorReason, rocksdb::Status* error) override {
+    Stop(ToStatus(*error, "the database stopped after an error"));
+  }
+
+  void Stop(const absl::Status& error) {
     std::lock_guard lock(mutex_);
-    if (status_.ok()) status_ = ToStatus(*error, "the database stopped after an error");
+    if (status_.ok()) status_ = error;
   }
 
   absl::Status status() const {
@@ -88,7 +92,7 @@ class Database::StopListener : public rocksdb::EventListener {
 
 Database::Database(std::string path, std::shared_ptr<rocksdb::FileSystem> file_system)
     : path_(std::move(path)),
-      file_system_(std::move(file_system)),
+      file_system_(std::make_shared<IngestGuard>(std::move(file_system), path_)),
       env_(rocksdb::NewCompositeEnv(file_system_)),
       stop_listener_(std::make_shared<StopListener>()) {}
 
@@ -159,8 +163,11 @@ absl::Status Database::Ingest(const std::string& file) {
   options.allow_blocking_flush = false;
   options.write_global_seqno = false;
   options.fail_if_not_bottommost_level = true;
-  return ToStatus(db_->IngestExternalFile(payload(), {file}, options),
-                  absl::StrCat("ingesting ", file));
+  const IngestGuard::Scope scope(*file_system_);
+  const absl::Status status = ToStatus(db_->IngestExternalFile(payload(), {file}, options),
+                                       absl::StrCat("ingesting ", file));
+  if (file_system_->holds_files()) stop_listener_->Stop(status);
+  return status;
 }
 
 absl::Status Database::WriteSynced(rocksdb::WriteBatch& batch) {

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "journal/ingest_guard.h"
 #include "rocksdb/db.h"
 #include "rocksdb/env.h"
 #include "rocksdb/file_system.h"
@@ -71,7 +72,7 @@ class Database {
   rocksdb::DBOptions DatabaseOptions(OpenMode mode) const;
 
   const std::string path_;
-  const std::shared_ptr<rocksdb::FileSystem> file_system_;
+  const std::shared_ptr<IngestGuard> file_system_;
   const std::unique_ptr<rocksdb::Env> env_;
   const std::shared_ptr<StopListener> stop_listener_;
   std::unique_ptr<rocksdb::DB> db_;

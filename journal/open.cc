@@ -90,17 +90,19 @@ Picture TakePicture(rocksdb::FileSystem& fs, const Paths& paths) {
 absl::StatusOr<Snapshot> ReadSnapshotBesideWriter(const std::shared_ptr<rocksdb::FileSystem>& fs,
                                                   const Paths& paths) {
   constexpr int kAttempts = 30;
-  for (int attempt = 1;; ++attempt) {
-    const Picture before = TakePicture(*fs, paths);
-    absl::StatusOr<Snapshot> snapshot = ReadSnapshot(fs, paths);
-    if (snapshot.ok() || TakePicture(*fs, paths) == before) return snapshot;
-    if (attempt == kAttempts) {
+  absl::StatusOr<Snapshot> snapshot = ReadSnapshot(fs, paths);
+  for (int attempt = 2; !snapshot.ok(); ++attempt) {
+    if (attempt > kAttempts) {
       return absl::UnavailableError(absl::StrCat(
           "a writer changed the journal ", paths.directory, " in each of ", kAttempts,
           " attempts to read it; try again. The last one saw: ", snapshot.status().message()));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(std::min(attempt, 20)));
+    const Picture before = TakePicture(*fs, paths);
+    snapshot = ReadSnapshot(fs, paths);
+    if (!snapshot.ok() && TakePicture(*fs, paths) == before) return snapshot;
   }
+  return snapshot;
 }
 
 // Leaves out what is not acknowledged: it may be gone after the next power loss.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <random>
 
 #include "common/check.h"
@@ -78,8 +77,12 @@ void CopyTree(const std::string& from, const std::string& to) {
 }
 
 std::string ReadWholeFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  std::string content(static_cast<size_t>(file.tellg()), '\0');
+  file.seekg(0);
+  file.read(content.data(), static_cast<std::streamsize>(content.size()));
+  WSTORE_CHECK(file.good());
+  return content;
 }
 
 void WriteWholeFile(const std::string& path, const std::string& content) {
