@@ -1,6 +1,6 @@
 #include "transfer/codec/diff_tile.h"
 
-#include "transfer/codec/bytes.h"
+#include "common/bytes.h"
 #include "wstore/chunk.h"
 
 namespace wstore {

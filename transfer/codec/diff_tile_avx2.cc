@@ -1,9 +1,9 @@
 // Elements are compared 64 at a time into a mask. Each eight of them that hold a change are then
 // moved together by one shuffle. So unchanged memory costs its reading, and no branch depends on a
 // single element.
+#include "common/bytes.h"
 #include "common/check.h"
 #include "transfer/codec/bit_table.h"
-#include "transfer/codec/bytes.h"
 #include "transfer/codec/diff_tile.h"
 
 #if defined(__x86_64__)

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "transfer/codec/bytes.h"
+#include "common/bytes.h"
 
 namespace wstore {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "common/check.h"
-#include "transfer/codec/bytes.h"
 #include "transfer/codec/chunk_layout.h"
 
 namespace wstore {

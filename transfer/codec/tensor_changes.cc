@@ -4,8 +4,8 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "common/status_macros.h"
-#include "transfer/codec/bytes.h"
 
 namespace wstore {
 namespace {

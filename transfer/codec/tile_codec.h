@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "transfer/codec/bytes.h"
+#include "common/bytes.h"
 #include "wstore/chunk.h"
 
 namespace wstore {

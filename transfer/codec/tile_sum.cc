@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstring>
 
-#include "transfer/codec/bytes.h"
+#include "common/bytes.h"
 
 namespace wstore {
 namespace {
