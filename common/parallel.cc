@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <new>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -101,9 +103,15 @@ absl::Status ParallelOrdered(uint64_t count, int threads, uint64_t window,
                              const std::function<absl::Status(uint64_t)>& deliver) {
   WSTORE_CHECK(threads >= 1 && window >= 1);
   OrderedRun run(count, window, work, deliver);
-  std::vector<std::thread> others;
   const uint64_t useful = std::min<uint64_t>({static_cast<uint64_t>(threads), count, window});
-  for (uint64_t i = 1; i < useful; ++i) others.emplace_back([&run] { run.RunThread(); });
+  std::vector<std::thread> others;
+  others.reserve(useful);
+  try {
+    for (uint64_t i = 1; i < useful; ++i) others.emplace_back([&run] { run.RunThread(); });
+  } catch (const std::system_error&) {
+    // Fewer threads are only slower.
+  } catch (const std::bad_alloc&) {
+  }
   run.RunThread();
   for (std::thread& thread : others) thread.join();
   return run.status();

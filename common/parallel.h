@@ -12,9 +12,10 @@ namespace wstore {
 // The number of threads to use: the processors that this process may run on.
 int DefaultParallelism();
 
-// Calls `work(i)` for every i in [0, count) from `threads` threads (1: in the caller's). The first
-// error stops the rest and is returned (the one of the lowest i that failed). Blocks until all
-// threads have ended. `work` must be safe to call from several threads.
+// Calls `work(i)` for every i in [0, count) from `threads` threads (1: in the caller's), or from as
+// many as the system gives. The first error stops the rest and is returned (the one of the lowest i
+// that failed). Blocks until all threads have ended. `work` must be safe to call from several
+// threads, and must not throw.
 absl::Status ParallelFor(uint64_t count, int threads,
                          const std::function<absl::Status(uint64_t)>& work);
 
