@@ -1,0 +1,318 @@
+// An update from its announcement to its approval, all of it while the engine serves.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/parallel.h"
+#include "common/status_macros.h"
+#include "common/strings.h"
+#include "transfer/replica/replica_impl.h"
+
+namespace wstore {
+namespace {
+
+// Groups whose sums are held at a time: 2 MiB of them.
+constexpr uint64_t kSumsAtATime = 32768;
+
+void MergeByCell(std::vector<CellSums>* cells) {
+  std::sort(cells->begin(), cells->end(),
+            [](const CellSums& a, const CellSums& b) { return a.cell < b.cell; });
+  size_t kept = 0;
+  for (size_t i = 0; i < cells->size(); ++i) {
+    if (kept > 0 && (*cells)[kept - 1].cell == (*cells)[i].cell) {
+      (*cells)[kept - 1].sums += (*cells)[i].sums;
+    } else {
+      (*cells)[kept++] = (*cells)[i];
+    }
+  }
+  cells->resize(kept);
+}
+
+}  // namespace
+
+absl::StatusOr<StagedReport> ReadPatch(MemoryBackend& backend, const MemoryPass& pass,
+                                       StagedPatch* patch) {
+  StagedReport report;
+  std::vector<TouchedSums> group_sums;
+  const absl::Span<Unit> units = absl::MakeSpan(patch->units);
+  for (size_t first = 0; first < units.size();) {
+    uint64_t groups = 0;
+    size_t last = first;
+    while (last < units.size() && groups < kSumsAtATime) groups += units[last++].group_count;
+    const absl::Span<Unit> turn = units.subspan(first, last - first);
+    group_sums.assign(groups, TouchedSums());
+    RETURN_IF_ERROR(backend.Read(pass, turn, absl::MakeSpan(group_sums)));
+    size_t group_index = 0;
+    for (const Unit& unit : turn) {
+      for (const StagedGroup& group : unit.groups()) {
+        report.cells.push_back({group.cell, group_sums[group_index++]});
+      }
+    }
+    MergeByCell(&report.cells);
+    first = last;
+  }
+  for (const CellSums& cell : report.cells) report.total += cell.sums;
+  report.elements = patch->changed;
+  report.size_bytes = patch->size_bytes;
+  return report;
+}
+
+std::optional<UpdateHeader> Replica::Impl::pending() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (pending_ == nullptr) return std::nullopt;
+  return pending_->header;
+}
+
+absl::Status Replica::Impl::Refuse(std::string_view what) const {
+  return absl::FailedPreconditionError(absl::StrCat(ToAbsl(what), " is refused: the replica is ",
+                                                    ToAbsl(ReplicaStateName(status_.state)),
+                                                    detail_.empty() ? "" : ": ", detail_));
+}
+
+bool Replica::Impl::IsCommitted(TransactionNumber transaction) const {
+  return committed_.has_value() && committed_->transaction == transaction && Serves() &&
+         *status_.version == committed_->to;
+}
+
+bool Replica::Impl::IsPending(TransactionNumber transaction) const {
+  return pending_ != nullptr && pending_->header.transaction == transaction;
+}
+
+absl::Status Replica::Impl::RefuseTransaction(TransactionNumber transaction) const {
+  const std::string there =
+      pending_ == nullptr
+          ? "no update is pending"
+          : absl::StrCat("transaction ", pending_->header.transaction.value(), " is pending");
+  return absl::FailedPreconditionError(
+      absl::StrCat("transaction ", transaction.value(), " is refused: ", there, ", the replica is ",
+                   ToAbsl(ReplicaStateName(status_.state)), detail_.empty() ? "" : ": ", detail_));
+}
+
+absl::StatusOr<std::shared_ptr<Replica::Impl::Pending>> Replica::Impl::FindPending(
+    TransactionNumber transaction) const {
+  if (!IsPending(transaction)) {
+    return RefuseTransaction(transaction);
+  }
+  return pending_;
+}
+
+absl::Status Replica::Impl::CheckHeader(const UpdateHeader& header) const {
+  const auto refuse = [&](std::string_view what, const auto& needs, const auto& has) {
+    return absl::FailedPreconditionError(absl::StrCat("transaction ", header.transaction.value(),
+                                                      " is refused: it needs ", ToAbsl(what), " ",
+                                                      needs, ", the replica has ", has));
+  };
+  if (!Serves()) return Refuse(absl::StrCat("transaction ", header.transaction.value()));
+  if (header.base_digest != plan_->key().base_digest()) {
+    return refuse("base", ToHex(header.base_digest), ToHex(plan_->key().base_digest()));
+  }
+  if (header.layout_generation != status_.layout_generation) {
+    return refuse("layout generation", header.layout_generation, status_.layout_generation);
+  }
+  if (header.from != *held_) return refuse("version", ToString(header.from), ToString(*held_));
+  if (header.parent_move != status_.move) {
+    return refuse("head move", header.parent_move.value(), status_.move.value());
+  }
+  if (header.move <= header.parent_move || header.contributors == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "transaction ", header.transaction.value(), " would be head move ", header.move.value(),
+        " after ", header.parent_move.value(), ", of ", header.contributors, " contributors"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Replica::Impl::BeginUpdate(const UpdateHeader& header) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (IsCommitted(header.transaction)) {
+    if (header.move == committed_->move && header.to == committed_->to.version) return false;
+    return absl::FailedPreconditionError(
+        absl::StrCat("transaction ", header.transaction.value(), " is committed here as head move ",
+                     committed_->move.value(), " to ", ToString(committed_->to),
+                     "; it is not move ", header.move.value(), " to ", ToString(header.to)));
+  }
+  if (pending_ != nullptr) {
+    if (pending_->header == header) return true;
+    return RefuseTransaction(header.transaction);
+  }
+  RETURN_IF_ERROR(CheckHeader(header));
+  auto pending = std::make_shared<Pending>();
+  pending->header = header;
+  pending->staging = std::make_shared<Staging>(
+      plan_, header, options_.stage_budget_bytes,
+      [this](StagedPiece* piece) { return backend_->AcceptPiece(piece); });
+  pending_ = std::move(pending);
+  SetState(ReplicaState::kStaging);
+  return true;
+}
+
+absl::Status Replica::Impl::StageView(const std::shared_ptr<Staging>& staging,
+                                      const ChunkView& view, const ChunkKey& key) {
+  const absl::Status status = staging->Add(view, key);
+  const TransactionNumber transaction = staging->header().transaction;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (pending_ != nullptr && pending_->staging == staging) return status;
+  // A copy that was late by a moment.
+  if (IsPending(transaction) && pending_->patch != nullptr) return absl::OkStatus();
+  return absl::AbortedError(
+      absl::StrCat("transaction ", transaction.value(), " was aborted meanwhile"));
+}
+
+absl::Status Replica::Impl::StageChunk(std::string_view bytes) {
+  std::shared_ptr<const Plan> plan;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    plan = plan_;
+  }
+  ASSIGN_OR_RETURN(const ChunkView view, ChunkView::Parse(bytes, plan->manifest()));
+  const TransactionNumber transaction = view.header().transaction;
+  std::shared_ptr<Staging> staging;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (IsCommitted(transaction)) return absl::OkStatus();
+    if (!IsPending(transaction)) return RefuseTransaction(transaction);
+    // Proved to be whole without it: this is a late copy.
+    if (pending_->patch != nullptr) return absl::OkStatus();
+    staging = pending_->staging;
+  }
+  return StageView(staging, view, view.header().key);
+}
+
+absl::StatusOr<ContributorContent> Replica::Impl::StageAll(const PatchSource& patches) {
+  std::shared_ptr<Staging> staging;
+  std::shared_ptr<const Plan> plan;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (pending_ == nullptr || pending_->patch != nullptr) return Refuse("staging a patch set");
+    staging = pending_->staging;
+    plan = plan_;
+  }
+  const int threads = options_.threads > 0 ? options_.threads : DefaultParallelism();
+  const auto stage_span = [&](uint64_t span) {
+    ChunkKey key{0, static_cast<uint32_t>(span), 0};
+    return patches.ReadSpan(key.span, [&](const ChunkView& view) {
+      RETURN_IF_ERROR(StageView(staging, view, key));
+      ++key.part;
+      return absl::OkStatus();
+    });
+  };
+  RETURN_IF_ERROR(ParallelFor(plan->manifest().spans(), threads, [&](uint64_t span) {
+    return Guard([&] { return stage_span(span); });
+  }));
+  return staging->Content(0);
+}
+
+absl::Status Replica::Impl::StageFromHistory(TransactionNumber transaction) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ASSIGN_OR_RETURN(const std::shared_ptr<Pending> pending, FindPending(transaction));
+  if (!pending->back.empty()) return absl::OkStatus();
+  if (pending->patch != nullptr || pending->is_finishing) return Refuse("staging from the history");
+  const std::optional<size_t> steps = history_.StepsTo(pending->header.to);
+  if (!steps.has_value()) {
+    return absl::NotFoundError(absl::StrCat(ToString(pending->header.to), " is not among the ",
+                                            history_.entries().size(),
+                                            " versions that can be gone back to"));
+  }
+  const auto entries = history_.entries().last(*steps);
+  pending->back.assign(entries.begin(), entries.end());
+  return absl::OkStatus();
+}
+
+// The number of the version was announced with the update; its chain digest comes with the summary.
+absl::Status Replica::Impl::CheckTarget(const Pending& pending,
+                                        const UpdateSummary& summary) const {
+  const UpdateHeader& header = pending.header;
+  const VersionName to{header.to, summary.to_chain_digest};
+  if (!pending.back.empty() && to != pending.back.front().from) {
+    return absl::FailedPreconditionError(absl::StrCat("the history leads to ",
+                                                      ToString(pending.back.front().from),
+                                                      ", the summary to ", ToString(to)));
+  }
+  if (header.to == header.from.version && to != header.from) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("an update from ", ToString(header.from), " cannot lead to ", ToString(to)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Replica::Impl::Completed> Replica::Impl::Complete(const Plan& plan,
+                                                                 const MemoryPass& pass,
+                                                                 const Pending& pending,
+                                                                 const UpdateSummary& summary) {
+  RETURN_IF_ERROR(CheckTarget(pending, summary));
+  Completed completed;
+  if (pending.back.empty()) {
+    RETURN_IF_ERROR(pending.staging->Verify(summary.contents));
+    completed.patch = std::make_shared<StagedPatch>(pending.staging->Take());
+  } else if (pending.back.size() == 1) {
+    completed.patch = pending.back.front().patch;
+  } else {
+    completed.patch = ComposeStaged(plan, pending.back);
+    for (const auto& piece : completed.patch->pieces) {
+      RETURN_IF_ERROR(backend_->AcceptPiece(piece.get()));
+    }
+  }
+  ASSIGN_OR_RETURN(completed.report, ReadPatch(*backend_, pass, completed.patch.get()));
+  completed.room.Reserve(completed.patch->units.size());
+  if (plan.is_whole() && summary.declared.has_value()) {
+    RETURN_IF_ERROR(JudgeAlone(plan, completed.report.cells, *summary.declared));
+    completed.report.approved = true;
+  }
+  return completed;
+}
+
+absl::StatusOr<StagedReport> Replica::Impl::FinishStaging(const UpdateSummary& summary) {
+  std::shared_ptr<Pending> pending;
+  std::shared_ptr<const Plan> plan;
+  std::optional<MemoryPass> pass;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (pending_ == nullptr || pending_->is_finishing) return Refuse("finishing the staging");
+    pending = pending_;
+    if (pending->patch != nullptr) return pending->report;
+    if (pending->back.empty()) RETURN_IF_ERROR(pending->staging->Seal(summary.contents));
+    pending->is_finishing = true;
+    plan = plan_;
+    pass.emplace(&gate_);
+  }
+  absl::StatusOr<Completed> completed =
+      Guard([&] { return Complete(*plan, *pass, *pending, summary); });
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (pending_ != pending) {
+    return absl::AbortedError(absl::StrCat("transaction ", pending->header.transaction.value(),
+                                           " was aborted meanwhile"));
+  }
+  StagedReport report;
+  absl::Status status = completed.status();
+  if (status.ok()) {
+    // The last that needs memory.
+    status = Guard([&] {
+      history_.Reserve();
+      report = completed->report;
+      return backend_->Prepare(completed->patch->units);
+    });
+  }
+  if (!status.ok()) {
+    DropPending(ReplicaState::kReady);
+    return Prefixed(status, absl::StrCat("transaction ", pending->header.transaction.value(),
+                                         " is dropped, ", ToString(*held_), " stays"));
+  }
+  pending->staging = nullptr;
+  pending->is_finishing = false;
+  pending->patch = std::move(completed->patch);
+  pending->report = std::move(completed->report);
+  pending->room = std::move(completed->room);
+  pending->to = {pending->header.to, summary.to_chain_digest};
+  SetState(report.approved ? ReplicaState::kApproved : ReplicaState::kStaged);
+  return report;
+}
+
+absl::Status Replica::Impl::Approve(TransactionNumber transaction) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (IsCommitted(transaction)) return absl::OkStatus();
+  RETURN_IF_ERROR(FindPending(transaction).status());
+  if (status_.state == ReplicaState::kStaged) SetState(ReplicaState::kApproved);
+  if (status_.state == ReplicaState::kStaging) return Refuse("approval");
+  return absl::OkStatus();
+}
+
+}  // namespace wstore

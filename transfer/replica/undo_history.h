@@ -1,0 +1,48 @@
+// The committed updates that can still be taken back, newest last.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "transfer/replica/plan.h"
+#include "transfer/replica/staged_patch.h"
+#include "wstore/update.h"
+
+namespace wstore {
+
+class UndoHistory {
+ public:
+  struct Entry {
+    VersionName from;
+    VersionName to;
+    std::shared_ptr<StagedPatch> patch;
+  };
+
+  explicit UndoHistory(uint64_t budget_bytes) : budget_bytes_(budget_bytes) {}
+
+  // Makes room, so that the next Add needs no memory.
+  void Reserve() { entries_.reserve(entries_.size() + 1); }
+  // entry.from is what the newest entry leads to. Drops the oldest while there is more than the
+  // budget.
+  void Add(Entry entry);
+  // Drops the newest.
+  void DropNewest(size_t count);
+  void Clear() { entries_.clear(); }
+
+  absl::Span<const Entry> entries() const { return entries_; }
+  // How many of the newest entries must be taken back to be at `version`; nothing: it is not here.
+  std::optional<size_t> StepsTo(VersionId version) const;
+
+ private:
+  const uint64_t budget_bytes_;
+  std::vector<Entry> entries_;
+};
+
+// The XOR of the patches of these entries, each element once.
+std::shared_ptr<StagedPatch> ComposeStaged(const Plan& plan,
+                                           absl::Span<const UndoHistory::Entry> entries);
+
+}  // namespace wstore
