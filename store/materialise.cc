@@ -1,5 +1,4 @@
-// Store::Difference and Store::Materialise: versions made of the base and the patch sets in the
-// journal.
+// Store::Materialise: versions made of the base and the patch sets in the journal.
 #include "common/status_macros.h"
 #include "store/store_impl.h"
 
@@ -35,22 +34,6 @@ absl::StatusOr<StoreImpl::PathPatches> StoreImpl::PatchesBetween(VersionId from,
 
 namespace {
 
-// A composed difference with the patch sets that it refers to.
-template <typename Path>
-class OwningPatch final : public PatchSource {
- public:
-  OwningPatch(const Manifest& manifest, Path path)
-      : path_(std::move(path)), composed_(MakeComposed(manifest, path_.patches())) {}
-  absl::Status ReadSpan(uint32_t span,
-                        const std::function<absl::Status(const ChunkView&)>& visit) const override {
-    return composed_->ReadSpan(span, visit);
-  }
-
- private:
-  Path path_;
-  std::unique_ptr<PatchSource> composed_;
-};
-
 // A version with the base and patch sets that it refers to.
 template <typename Path>
 class OwningDense final : public DenseSource {
@@ -72,12 +55,6 @@ class OwningDense final : public DenseSource {
 };
 
 }  // namespace
-
-absl::StatusOr<std::unique_ptr<PatchSource>> StoreImpl::Difference(VersionId from,
-                                                                   VersionId to) const {
-  ASSIGN_OR_RETURN(PathPatches path, PatchesBetween(from, to));
-  return std::make_unique<OwningPatch<PathPatches>>(manifest_, std::move(path));
-}
 
 absl::StatusOr<std::unique_ptr<DenseSource>> StoreImpl::Materialise(VersionId version) const {
   ASSIGN_OR_RETURN(PathPatches path, PatchesBetween(VersionId(0), version));

@@ -1,5 +1,6 @@
 // The Store over a journal. Private; the pieces are in store.cc (opening, looking), head.cc (head
-// moves), transaction.cc (publishing), materialise.cc, export.cc and verify.cc.
+// moves), transaction.cc (publishing), difference.cc, materialise.cc, export.cc and
+// verify.cc.
 #pragma once
 
 #include <memory>
@@ -41,6 +42,8 @@ class StoreImpl final : public Store {
 
   absl::StatusOr<std::unique_ptr<PatchSource>> Difference(VersionId from,
                                                           VersionId to) const override;
+  absl::StatusOr<DifferenceInfo> DescribeDifference(VersionId from, VersionId to) const override;
+  absl::StatusOr<std::vector<Fingerprint>> TensorFingerprints(VersionId version) const override;
   absl::StatusOr<std::unique_ptr<DenseSource>> Materialise(VersionId version) const override;
   absl::Status Export(VersionId version, const ExportOptions& options) const override;
   absl::StatusOr<VerifyReport> Verify(const VerifyOptions& options) override;
@@ -57,8 +60,9 @@ class StoreImpl final : public Store {
   };
   absl::StatusOr<PathPatches> PatchesBetween(VersionId from, VersionId to) const;
 
-  // Of every tensor, from the records.
-  absl::StatusOr<std::vector<Fingerprint>> TensorFingerprints(VersionId version) const;
+  // What a committed version records of the tensors it touches.
+  //   kDataLoss: it cannot be read, or names tensors that the base does not have
+  absl::StatusOr<v1::TouchedTable> ReadTouched(TransactionNumber transaction) const;
 
   // The base's files, open and checked against what was recorded.
   absl::StatusOr<std::unique_ptr<Checkpoint>> OpenBase() const;

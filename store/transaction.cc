@@ -337,32 +337,4 @@ absl::StatusOr<std::unique_ptr<Transaction>> StoreImpl::Begin(const BeginOptions
                                            std::move(repeats));
 }
 
-absl::StatusOr<std::vector<Fingerprint>> StoreImpl::TensorFingerprints(VersionId version) const {
-  std::vector<Fingerprint> fingerprints;
-  std::vector<TransactionNumber> newest_first;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    fingerprints = state_.base().tensor_fingerprints;
-    for (const VersionId id : state_.Path(VersionId(0), version)) {
-      newest_first.push_back(state_.versions().at(id).info.transaction);
-    }
-  }
-  for (auto it = newest_first.rbegin(); it != newest_first.rend(); ++it) {
-    ASSIGN_OR_RETURN(const std::string bytes, ReadTouchedTable(*journal_, *it));
-    v1::TouchedTable table;
-    if (!table.ParseFromString(bytes)) {
-      return absl::DataLossError(absl::StrCat("transaction ", it->value(),
-                                              ": the table of touched tensors cannot be read"));
-    }
-    for (const v1::TouchedTensor& entry : table.tensors()) {
-      if (entry.tensor() >= fingerprints.size()) {
-        return absl::DataLossError(absl::StrCat("transaction ", it->value(), " touches tensor ",
-                                                entry.tensor(), " of ", fingerprints.size()));
-      }
-      fingerprints[entry.tensor()] = FromProto(entry.fingerprint());
-    }
-  }
-  return fingerprints;
-}
-
 }  // namespace wstore

@@ -9,7 +9,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "common/strings.h"
-#include "transfer/fault_list.h"
+#include "transfer/grouped_faults.h"
 #include "transfer/overlap.h"
 #include "transfer/strided_box.h"
 
@@ -180,7 +180,7 @@ class SpecChecker {
 
   const Manifest& manifest_;
   const LayoutSpec& spec_;
-  FaultList faults_;
+  GroupedFaults faults_;
 };
 
 void SortBuffers(LayoutSpec& spec) {

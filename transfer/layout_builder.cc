@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
-#include "transfer/fault_list.h"
+#include "transfer/grouped_faults.h"
 
 namespace wstore {
 namespace {
@@ -223,7 +223,7 @@ void LayoutBuilder::Ignore(std::string_view name) {
 }
 
 absl::StatusOr<Layout> LayoutBuilder::Build(uint64_t generation) {
-  FaultList faults;
+  GroupedFaults faults;
   std::sort(unknown_tensors_.begin(), unknown_tensors_.end());
   unknown_tensors_.erase(std::unique(unknown_tensors_.begin(), unknown_tensors_.end()),
                          unknown_tensors_.end());

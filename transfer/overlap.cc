@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "transfer/fault_list.h"
+#include "transfer/grouped_faults.h"
 #include "transfer/strided_box.h"
 
 namespace wstore {
@@ -84,7 +84,7 @@ class OverlapChecker {
   const Manifest& manifest_;
   const LayoutSpec& spec_;
   uint64_t steps_left_ = kMaxSteps;
-  FaultList faults_;
+  GroupedFaults faults_;
 };
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
-#include "transfer/fault_list.h"
+#include "transfer/grouped_faults.h"
 #include "transfer/refine.h"
 #include "wstore/regions.h"
 
@@ -103,7 +103,7 @@ class Refiner {
   std::vector<Holding> holdings_;                // of the tensor, by rank, then by placement
   std::vector<StridedBox> boxes_;                // of the holdings, each once
   std::vector<std::vector<StridedBox>> pieces_;  // by box
-  FaultList faults_;
+  GroupedFaults faults_;
 };
 
 absl::Status CheckRanks(const Manifest& manifest, absl::Span<const Layout* const> ranks) {

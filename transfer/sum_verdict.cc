@@ -8,6 +8,8 @@
 namespace wstore {
 namespace {
 
+constexpr size_t kListedFaults = 16;
+
 // The cells of one region, grouped by what they add up to.
 struct Value {
   Fingerprint sum;
@@ -129,6 +131,17 @@ std::string ToString(const SumFault& fault, const Manifest& manifest) {
   return "";
 }
 
+std::string ToString(absl::Span<const SumFault> faults, const Manifest& manifest) {
+  std::vector<std::string> texts;
+  for (const SumFault& fault : faults.first(std::min(faults.size(), kListedFaults))) {
+    texts.push_back(ToString(fault, manifest));
+  }
+  if (faults.size() > kListedFaults) {
+    texts.push_back(absl::StrCat("and ", faults.size() - kListedFaults, " more"));
+  }
+  return absl::StrJoin(texts, ", ");
+}
+
 std::vector<SumFault> JudgeSums(const RegionMap& map,
                                 absl::Span<const std::vector<Fingerprint>> cell_sums,
                                 absl::Span<const Fingerprint> tensor_sums) {
@@ -140,6 +153,41 @@ std::vector<SumFault> JudgeSums(const RegionMap& map,
     judge.JudgeTensor(tensor, faults);
   }
   return faults;
+}
+
+absl::Status JudgeTouched(const RegionMap& map, const Manifest& manifest,
+                          absl::Span<const absl::Span<const CellSums>> cells,
+                          absl::Span<const TensorSums> declared) {
+  WSTORE_CHECK(cells.size() == map.ranks());
+  for (const bool after : {false, true}) {
+    const auto side = [after](const TouchedSums& sums) { return after ? sums.after : sums.before; };
+    std::vector<std::vector<Fingerprint>> found(map.ranks());
+    for (uint32_t rank = 0; rank < map.ranks(); ++rank) {
+      found[rank].resize(map.cells(rank).size());
+      for (const CellSums& cell : cells[rank]) {
+        if (cell.cell >= found[rank].size()) {
+          return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " reports sums of cell ",
+                                                         cell.cell, " of ", found[rank].size()));
+        }
+        found[rank][cell.cell] = side(cell.sums);
+      }
+    }
+    std::vector<Fingerprint> expected(map.tensors());
+    for (const TensorSums& tensor : declared) {
+      if (tensor.tensor >= map.tensors()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("sums are declared of tensor ", tensor.tensor, " of ", map.tensors()));
+      }
+      expected[tensor.tensor] = side(tensor.sums);
+    }
+    const std::vector<SumFault> faults = JudgeSums(map, found, expected);
+    if (faults.empty()) continue;
+    return absl::DataLossError(
+        absl::StrCat(after ? "the update does not lead to the declared weights: "
+                           : "the weights here are not those that the update was made for: ",
+                     ToString(faults, manifest)));
+  }
+  return absl::OkStatus();
 }
 
 std::vector<Fingerprint> RegionSums(const RegionMap& map,

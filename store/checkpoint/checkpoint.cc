@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/fault_list.h"
 #include "common/status_macros.h"
 #include "common/strings.h"
-#include "store/checkpoint/fault_list.h"
 #include "store/checkpoint/safetensors_header.h"
 #include "store/checkpoint/shard_index.h"
 

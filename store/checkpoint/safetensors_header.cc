@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/fault_list.h"
 #include "common/status_macros.h"
 #include "common/strings.h"
-#include "store/checkpoint/fault_list.h"
 #include "store/checkpoint/json_visitor.h"
 
 namespace wstore {

@@ -5,8 +5,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "common/fault_list.h"
 #include "common/status_macros.h"
-#include "store/checkpoint/fault_list.h"
 #include "store/checkpoint/json_visitor.h"
 
 namespace wstore {

@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/fault_list.h"
 #include "common/status_macros.h"
-#include "store/checkpoint/fault_list.h"
 #include "store/checkpoint/shard_index.h"
 
 namespace wstore {

@@ -89,8 +89,8 @@ void RunSteps(const std::vector<Step>& steps) {
   ProcessOptions options;
   options.directory = directory.path();
   options.environment["WSTORE_STORE"] = "";
-  options.environment["PATH"] = absl::StrCat(
-      std::filesystem::path(WSTORE_BINARY).parent_path().string(), ":", getenv("PATH"));
+  const std::string programs = std::filesystem::path(WSTORE_BINARY).parent_path();
+  options.environment["PATH"] = absl::StrCat(programs, ":", programs, "/examples:", getenv("PATH"));
   const ProcessResult result = RunProcess({"bash", "-c", "exec 2>&1\n" + script}, options);
   std::string rest = result.out;
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -108,6 +108,13 @@ TEST_CASE("The commands in docs/cli.md print what it says") {
   const std::vector<Step> steps = StepsOfDocument("docs/cli.md");
   REQUIRE(steps.size() > 20);
   RunSteps(steps);
+}
+
+TEST_CASE("docs/embedding.md shows the example that is built, and what it prints") {
+  const std::string text = ReadFile(absl::StrCat(kSource, "/docs/embedding.md"));
+  const std::string example = ReadFile(absl::StrCat(kSource, "/docs/examples/embedded.cc"));
+  REQUIRE(absl::StrContains(text, absl::StrCat("```cpp\n", example, "```\n")));
+  RunSteps(StepsOfDocument("docs/embedding.md"));
 }
 
 TEST_CASE("The README's example is what tools/example runs and prints") {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/fault_list.h"
 #include "common/strings.h"
-#include "transfer/codec/fault_list.h"
 
 namespace wstore {
 namespace {
@@ -102,9 +102,9 @@ absl::StatusOr<Manifest> Manifest::Create(std::vector<TensorSpec> tensors) {
     tensor.spec = std::move(spec);
     manifest.tensors_.push_back(std::move(tensor));
   }
-  if (!too_large.empty()) return absl::InvalidArgumentError(too_large.Join("; "));
+  if (!too_large.empty()) return absl::InvalidArgumentError(too_large.Text("; "));
   if (!repeated.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("duplicate tensor name ", repeated.Join(", ")));
+    return absl::InvalidArgumentError(absl::StrCat("duplicate tensor name ", repeated.Text(", ")));
   }
   if (manifest.spans() > std::numeric_limits<uint32_t>::max()) {
     return absl::InvalidArgumentError(

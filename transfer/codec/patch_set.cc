@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/fault_list.h"
 #include "common/parallel.h"
 #include "common/status_macros.h"
 #include "common/strings.h"
-#include "transfer/codec/fault_list.h"
 #include "transfer/codec/span_writer.h"
 #include "transfer/codec/tensor_changes.h"
 
@@ -40,7 +40,7 @@ absl::StatusOr<std::vector<TensorIndex>> FindTensors(const Manifest& manifest,
     }
   }
   if (unknown.empty()) return found;
-  return absl::InvalidArgumentError(absl::StrCat("the base has no tensor ", unknown.Join(", ")));
+  return absl::InvalidArgumentError(absl::StrCat("the base has no tensor ", unknown.Text(", ")));
 }
 
 // "tensor 'a': BF16 [2, 3] in the patch, F32 [2, 3] in the base", or nothing.
@@ -58,7 +58,7 @@ absl::Status CheckSpecs(const Manifest& manifest, absl::Span<const TensorIndex> 
   }
   if (faults.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(faults.Join("; "), ". Nothing is converted or reshaped: send the base's"));
+      absl::StrCat(faults.Text("; "), ". Nothing is converted or reshaped: send the base's"));
 }
 
 absl::Status CheckCounts(const Manifest& manifest, absl::Span<const TensorIndex> tensors,
@@ -73,7 +73,7 @@ absl::Status CheckCounts(const Manifest& manifest, absl::Span<const TensorIndex>
                             base.element_bytes, " each), not ", patches[i].values.size()));
   }
   if (faults.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(faults.Join("; "));
+  return absl::InvalidArgumentError(faults.Text("; "));
 }
 
 // Copies of all patches, or what is wrong with their indices.
@@ -101,9 +101,9 @@ absl::StatusOr<std::vector<std::unique_ptr<TensorChanges>>> CopyAll(
   }
   if (!repeated.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(repeated.Join("; "), ". An element can change once in a set"));
+        absl::StrCat(repeated.Text("; "), ". An element can change once in a set"));
   }
-  if (!out_of_range.empty()) return absl::OutOfRangeError(out_of_range.Join("; "));
+  if (!out_of_range.empty()) return absl::OutOfRangeError(out_of_range.Text("; "));
   return copies;
 }
 
@@ -160,7 +160,7 @@ absl::Status PatchSetBuilder::CheckOnce(std::vector<TensorIndex> tensors) const 
   }
   if (repeated.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("more than one patch in the set for tensor ",
-                                                 repeated.Join(", "), "; join them into one"));
+                                                 repeated.Text(", "), "; join them into one"));
 }
 
 absl::Status PatchSetBuilder::Resolve(const DenseSource& old) {

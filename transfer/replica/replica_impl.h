@@ -129,11 +129,6 @@ class Replica::Impl {
 absl::StatusOr<StagedReport> ReadPatch(MemoryBackend& backend, const MemoryPass& pass,
                                        StagedPatch* patch);
 
-// Compares the sums of a replica that is a whole instance with the declared ones.
-//   kDataLoss: they differ; what and where is in the message
-absl::Status JudgeAlone(const Plan& plan, absl::Span<const CellSums> cells,
-                        absl::Span<const TensorSums> declared);
-
 // Whether there is a buffer for each of the layout, of its size, aligned, and apart from all
 // others.
 absl::Status CheckBuffers(const Layout& layout, absl::Span<const LocalBuffer> buffers);

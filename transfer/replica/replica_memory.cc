@@ -3,29 +3,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "common/strings.h"
 #include "transfer/replica/replica_impl.h"
 
 namespace wstore {
-namespace {
-
-constexpr size_t kListedFaults = 16;
-
-std::string DescribeFaults(const std::vector<SumFault>& faults, const Manifest& manifest) {
-  std::vector<std::string> texts;
-  for (const SumFault& fault : faults) {
-    if (texts.size() == kListedFaults) {
-      texts.push_back(absl::StrCat("and ", faults.size() - kListedFaults, " more"));
-      break;
-    }
-    texts.push_back(ToString(fault, manifest));
-  }
-  return absl::StrJoin(texts, ", ");
-}
-
-}  // namespace
 
 Replica::Impl::Impl(std::shared_ptr<const Plan> plan, ReplicaOptions options)
     : out_of_memory_(absl::ResourceExhaustedError("out of memory")),
@@ -145,7 +127,7 @@ absl::Status Replica::Impl::ProveAlone(const VersionName& version, MoveNumber mo
       JudgeSums(plan->regions(), absl::MakeConstSpan(&report.cells, 1), tensor_sums);
   if (!faults.empty()) {
     const std::string what = absl::StrCat("the memory does not hold ", ToString(version), ": ",
-                                          DescribeFaults(faults, plan->manifest()));
+                                          ToString(faults, plan->manifest()));
     std::lock_guard<std::mutex> lock(mutex_);
     if (Serves() && report.epoch == epoch_) {
       ++epoch_;
@@ -159,36 +141,6 @@ absl::Status Replica::Impl::ProveAlone(const VersionName& version, MoveNumber mo
     if (Serves() && report.epoch == epoch_) return absl::OkStatus();
   }
   return Adopt(report, version, move);
-}
-
-absl::Status JudgeAlone(const Plan& plan, absl::Span<const CellSums> cells,
-                        absl::Span<const TensorSums> declared) {
-  std::vector<Fingerprint> found[2];
-  std::vector<Fingerprint> expected[2];
-  for (int side = 0; side < 2; ++side) {
-    const auto sums_of = [side](const TouchedSums& sums) {
-      return side == 0 ? sums.before : sums.after;
-    };
-    found[side].resize(plan.cells().size());
-    expected[side].resize(plan.manifest().size());
-    for (const CellSums& cell : cells) found[side][cell.cell] = sums_of(cell.sums);
-    for (const TensorSums& tensor : declared) {
-      if (tensor.tensor >= plan.manifest().size()) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "sums are declared of tensor ", tensor.tensor, " of ", plan.manifest().size()));
-      }
-      expected[side][tensor.tensor] = sums_of(tensor.sums);
-    }
-    const std::vector<SumFault> faults =
-        JudgeSums(plan.regions(), absl::MakeConstSpan(&found[side], 1), expected[side]);
-    if (!faults.empty()) {
-      return absl::DataLossError(
-          absl::StrCat(side == 0 ? "the weights here are not those that the update was made for: "
-                                 : "the update does not lead to the declared weights: ",
-                       DescribeFaults(faults, plan.manifest())));
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::Status Replica::Impl::Invalidate(std::string reason) {

@@ -254,7 +254,8 @@ absl::StatusOr<Replica::Impl::Completed> Replica::Impl::Complete(const Plan& pla
   ASSIGN_OR_RETURN(completed.report, ReadPatch(*backend_, pass, completed.patch.get()));
   completed.room.Reserve(completed.patch->units.size());
   if (plan.is_whole() && summary.declared.has_value()) {
-    RETURN_IF_ERROR(JudgeAlone(plan, completed.report.cells, *summary.declared));
+    const absl::Span<const CellSums> cells = completed.report.cells;
+    RETURN_IF_ERROR(JudgeTouched(plan.regions(), plan.manifest(), {cells}, *summary.declared));
     completed.report.approved = true;
   }
   return completed;

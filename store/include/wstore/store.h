@@ -176,6 +176,15 @@ class Store {
   virtual absl::StatusOr<std::unique_ptr<PatchSource>> Difference(VersionId from,
                                                                   VersionId to) const = 0;
 
+  // The digest and the sums of that difference. Of a version and its parent they are recorded.
+  // Otherwise reads the touched tensors' bits, all cores, in bounded memory.
+  //   kFailedPrecondition: as for Materialise
+  //   kDataLoss: the sums are not those that lead from one version to the other
+  virtual absl::StatusOr<DifferenceInfo> DescribeDifference(VersionId from, VersionId to) const = 0;
+
+  // The recorded fingerprint of every tensor of a version.
+  virtual absl::StatusOr<std::vector<Fingerprint>> TensorFingerprints(VersionId version) const = 0;
+
   // A version's dense bytes. The store must outlive it. Opens the base's files.
   //   kFailedPrecondition: the base's files are not what they were (each is named)
   virtual absl::StatusOr<std::unique_ptr<DenseSource>> Materialise(VersionId version) const = 0;

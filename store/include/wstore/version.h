@@ -6,9 +6,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "wstore/digest.h"
 #include "wstore/fingerprint.h"
+#include "wstore/patch_source.h"
 #include "wstore/types.h"
 
 namespace wstore {
@@ -84,6 +86,14 @@ struct HeadInfo {
   Digest chain_digest;
   Digest base_digest;
   MoveNumber move;  // number of the last head move; 0 before the first
+};
+
+// What a difference between two versions changes, with sums taken from actual bits: what a replica
+// must find before it applies the difference, and must have afterwards.
+struct DifferenceInfo {
+  Digest patch_digest;
+  uint64_t elements = 0;
+  std::vector<TensorSums> touched;  // every tensor with changes, ascending
 };
 
 }  // namespace wstore

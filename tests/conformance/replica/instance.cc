@@ -12,25 +12,6 @@ namespace {
 
 constexpr uint8_t kPadding = 0xA5;
 
-// By rank, by cell; side 0: before, 1: after.
-std::vector<std::vector<Fingerprint>> CellSumsOf(const RegionMap& regions,
-                                                 const std::vector<StagedReport>& reports,
-                                                 int side) {
-  std::vector<std::vector<Fingerprint>> sums;
-  for (uint32_t rank = 0; rank < reports.size(); ++rank) {
-    sums.emplace_back(regions.cells(rank).size());
-    Fingerprint total;
-    for (const CellSums& cell : reports[rank].cells) {
-      const Fingerprint& sum = side == 0 ? cell.sums.before : cell.sums.after;
-      sums.back()[cell.cell] = sum;
-      total += sum;
-    }
-    const TouchedSums& reported = reports[rank].total;
-    REQUIRE(total == (side == 0 ? reported.before : reported.after));
-  }
-  return sums;
-}
-
 }  // namespace
 
 Instance::Instance(const Manifest& manifest, const FingerprintKey& key, std::vector<Layout> layouts,
@@ -170,15 +151,14 @@ absl::Status Instance::Finish(const Update& update) {
     ASSIGN_OR_RETURN(StagedReport report, rank.replica->FinishStaging(update.summary));
     reports.push_back(std::move(report));
   }
-  for (int side = 0; side < 2; ++side) {
-    std::vector<Fingerprint> declared(manifest_.size());
-    for (const TensorSums& tensor : *update.summary.declared) {
-      declared[tensor.tensor] = side == 0 ? tensor.sums.before : tensor.sums.after;
-    }
-    const std::vector<SumFault> faults =
-        JudgeSums(*regions_, CellSumsOf(*regions_, reports, side), declared);
-    if (!faults.empty()) return absl::DataLossError(ToString(faults[0], manifest_));
+  std::vector<absl::Span<const CellSums>> cells;
+  for (const StagedReport& report : reports) {
+    TouchedSums total;
+    for (const CellSums& cell : report.cells) total += cell.sums;
+    REQUIRE(total == report.total);
+    cells.push_back(report.cells);
   }
+  RETURN_IF_ERROR(JudgeTouched(*regions_, manifest_, cells, *update.summary.declared));
   return ForEach([&](Replica& replica) { return replica.Approve(update.header.transaction); });
 }
 

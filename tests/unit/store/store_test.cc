@@ -109,6 +109,45 @@ TEST_CASE("a rollback moves head, holds publishing, and the next publish has a n
   REQUIRE_ERROR(fixture.store().Rollback(rollback), absl::StatusCode::kNotFound, "v5");
 }
 
+// What the store says of a difference is what the two versions' bytes say: sums over each tensor
+// with all but its changed elements zero.
+void RequireDescribed(StoreFixture& fixture, VersionId from, VersionId to) {
+  const auto info = fixture.store().DescribeDifference(from, to);
+  REQUIRE_OK(info);
+  const auto back = fixture.store().DescribeDifference(to, from);
+  REQUIRE_OK(back);
+  REQUIRE(info->patch_digest == back->patch_digest);
+  const Manifest& manifest = fixture.store().manifest();
+  const FingerprintKey key(fixture.store().head().base_digest);
+  uint64_t elements = 0;
+  size_t touched = 0;
+  for (TensorIndex i = 0; i < manifest.size(); ++i) {
+    const Manifest::Tensor& tensor = manifest.tensor(i);
+    const std::string& old_bytes = fixture.version(from.value()).at(tensor.spec.name).bytes;
+    const std::string& new_bytes = fixture.version(to.value()).at(tensor.spec.name).bytes;
+    std::vector<uint8_t> before(old_bytes.size());
+    std::vector<uint8_t> after(old_bytes.size());
+    const uint64_t elements_so_far = elements;
+    for (size_t at = 0; at < old_bytes.size(); at += tensor.element_bytes) {
+      if (old_bytes.compare(at, tensor.element_bytes, new_bytes, at, tensor.element_bytes) == 0)
+        continue;
+      std::memcpy(&before[at], &old_bytes[at], tensor.element_bytes);
+      std::memcpy(&after[at], &new_bytes[at], tensor.element_bytes);
+      ++elements;
+    }
+    if (elements == elements_so_far) continue;
+    INFO(tensor.spec.name);
+    const TensorFingerprinter fingerprinter(key, tensor.spec.name);
+    REQUIRE(touched < info->touched.size());
+    REQUIRE(info->touched[touched].tensor == i);
+    REQUIRE(info->touched[touched].sums ==
+            TouchedSums{fingerprinter.Sum(0, before), fingerprinter.Sum(0, after)});
+    ++touched;
+  }
+  REQUIRE(info->touched.size() == touched);
+  REQUIRE(info->elements == elements);
+}
+
 TEST_CASE("differences compose across branches, in both directions") {
   StoreFixture fixture;
   for (int i = 0; i < 3; ++i) {
@@ -144,6 +183,7 @@ TEST_CASE("differences compose across branches, in both directions") {
         }));
       }
       REQUIRE((patched == fixture.version(to)));
+      RequireDescribed(fixture, VersionId(from), VersionId(to));
     }
   }
 }

@@ -17,11 +17,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "wstore/digest.h"
 #include "wstore/fingerprint.h"
 #include "wstore/layout.h"
+#include "wstore/patch_source.h"
 
 namespace wstore {
 
@@ -99,6 +101,9 @@ struct SumFault {
 // "tensor 'model.norm.weight': rank 3 differs from the right copies".
 std::string ToString(const SumFault& fault, const Manifest& manifest);
 
+// The first sixteen of them, joined; and how many more there are.
+std::string ToString(absl::Span<const SumFault> faults, const Manifest& manifest);
+
 // Decides whether sums are right. `cell_sums`: by rank, by cell. `tensor_sums`: by tensor, the
 // declared fingerprints; those of aliases and ignored tensors are not looked at. Empty: all is
 // well. Where the copies of a region differ, the odd ones are found
@@ -112,6 +117,21 @@ std::string ToString(const SumFault& fault, const Manifest& manifest);
 std::vector<SumFault> JudgeSums(const RegionMap& map,
                                 absl::Span<const std::vector<Fingerprint>> cell_sums,
                                 absl::Span<const Fingerprint> tensor_sums);
+
+// Sums over the touched elements of one cell.
+struct CellSums {
+  uint32_t cell = 0;
+  TouchedSums sums;
+};
+
+// Compares what the ranks found that an update does, before and after, with what it is declared to
+// do. `cells`: by rank, those with changes. `declared`: the tensors with changes. `manifest`: the
+// one that the map was made for.
+//   kDataLoss: they differ; whether before or after, the tensors and the ranks are named
+//   kInvalidArgument: a cell or a tensor that there is not
+absl::Status JudgeTouched(const RegionMap& map, const Manifest& manifest,
+                          absl::Span<const absl::Span<const CellSums>> cells,
+                          absl::Span<const TensorSums> declared);
 
 // The sums of all regions, by region, taken from their first cells: what is known once JudgeSums
 // found no fault.

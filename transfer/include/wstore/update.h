@@ -9,7 +9,8 @@
 
 #include "wstore/digest.h"
 #include "wstore/fingerprint.h"
-#include "wstore/manifest.h"
+#include "wstore/patch_source.h"
+#include "wstore/regions.h"
 #include "wstore/types.h"
 
 namespace wstore {
@@ -87,12 +88,6 @@ struct ContributorContent {
   Digest digest;  // of PatchDigester over its tiles; with one contributor, the patch-set digest
 };
 
-// Sums over the touched elements of one tensor.
-struct TensorSums {
-  TensorIndex tensor = 0;
-  TouchedSums sums;
-};
-
 // What is known of an update when all of it has been sent.
 struct UpdateSummary {
   Digest to_chain_digest;
@@ -101,12 +96,6 @@ struct UpdateSummary {
   // The declared sums of all tensors with changes, ascending. Without them, or where a rank holds
   // only a part of the model, the caller compares the reported sums, and approves.
   std::optional<std::vector<TensorSums>> declared;
-};
-
-// Sums over the touched elements of one cell (see RegionMap).
-struct CellSums {
-  uint32_t cell = 0;
-  TouchedSums sums;
 };
 
 // What a staged update would do to this replica, from the bits now in its memory.

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "wstore/chunk.h"
+#include "wstore/fingerprint.h"
 #include "wstore/manifest.h"
 
 namespace wstore {
@@ -25,6 +26,12 @@ class PatchSource {
   // changes there. The chunk's header is unspecified. The view is valid during the call.
   virtual absl::Status ReadSpan(
       uint32_t span, const std::function<absl::Status(const ChunkView&)>& visit) const = 0;
+};
+
+// Sums over the changed elements of one tensor.
+struct TensorSums {
+  TensorIndex tensor = 0;
+  TouchedSums sums;
 };
 
 // The tiles of one span of a dense version. One thread at a time.

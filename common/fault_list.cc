@@ -1,4 +1,4 @@
-#include "store/checkpoint/fault_list.h"
+#include "common/fault_list.h"
 
 #include <utility>
 
@@ -10,13 +10,15 @@
 namespace wstore {
 
 void FaultList::Add(std::string fault) {
-  if (shown_.size() < kShown) shown_.push_back(std::move(fault));
+  if (shown_.size() < kMostShown) shown_.push_back(std::move(fault));
   ++count_;
 }
 
-std::string FaultList::Text() const {
-  std::string text = absl::StrJoin(shown_, "; ");
-  if (count_ > kShown) absl::StrAppend(&text, "; and ", count_ - kShown, " more");
+std::string FaultList::Text(std::string_view separator) const {
+  std::string text = absl::StrJoin(shown_, ToAbsl(separator));
+  if (count_ > shown_.size()) {
+    absl::StrAppend(&text, ToAbsl(separator), "and ", count_ - shown_.size(), " more");
+  }
   return text;
 }
 

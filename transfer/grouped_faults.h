@@ -12,7 +12,7 @@
 
 namespace wstore {
 
-class FaultList {
+class GroupedFaults {
  public:
   // `kind` is a headline such as "placements out of range"; `item` names one case.
   void Add(std::string_view kind, std::string item) {

@@ -12,15 +12,16 @@ namespace wstore {
 
 class FaultList {
  public:
-  // As many are shown; the rest is counted, so that neither memory nor a message grows with the
+  // So many are shown; the rest is counted, so that neither memory nor a message grows with the
   // input.
-  static constexpr size_t kShown = 10;
+  static constexpr size_t kMostShown = 100;
 
   void Add(std::string fault);
   bool empty() const { return count_ == 0; }
+  uint64_t size() const { return count_; }
 
   // "first; second; and 3 more".
-  std::string Text() const;
+  std::string Text(std::string_view separator = "; ") const;
 
   // OK if empty, else kInvalidArgument with Text().
   absl::Status ToStatus() const;
