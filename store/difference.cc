@@ -53,7 +53,7 @@ absl::StatusOr<DifferenceInfo> StoreImpl::DescribeDifference(VersionId from, Ver
     return Recorded(child, table, forward);
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<PatchSource> difference, Difference(from, to));
-  ASSIGN_OR_RETURN(const std::unique_ptr<DenseSource> parent, Materialise(from));
+  ASSIGN_OR_RETURN(const std::unique_ptr<DenseSource> parent, Bits(from));
   PublishInput input;
   input.manifest = &manifest_;
   input.key = &fingerprint_key_;

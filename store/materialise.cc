@@ -1,6 +1,10 @@
 // Store::Materialise: versions made of the base and the patch sets in the journal.
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "store/store_impl.h"
+#include "store/sums.h"
 
 namespace wstore {
 
@@ -60,6 +64,33 @@ absl::StatusOr<std::unique_ptr<DenseSource>> StoreImpl::Materialise(VersionId ve
   ASSIGN_OR_RETURN(PathPatches path, PatchesBetween(VersionId(0), version));
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> base, OpenBase());
   return std::make_unique<OwningDense<PathPatches>>(manifest_, std::move(base), std::move(path));
+}
+
+absl::StatusOr<std::unique_ptr<DenseSource>> StoreImpl::Bits(VersionId version) const {
+  std::unique_ptr<DenseSource> image = image_ == nullptr ? nullptr : image_->Read(version);
+  if (image == nullptr) return Materialise(version);
+  RETURN_IF_ERROR(OpenBase().status());  // a version that only memory has is not to be built on
+  return image;
+}
+
+absl::Status StoreImpl::KeepImage() {
+  ImageSources sources;
+  sources.materialise = [this](VersionId version) { return Materialise(version); };
+  sources.difference = [this](VersionId from, VersionId to) { return Difference(from, to); };
+  sources.check = [this](VersionId version, const DenseSource& bits) -> absl::Status {
+    ASSIGN_OR_RETURN(const std::vector<Fingerprint> recorded, TensorFingerprints(version));
+    ASSIGN_OR_RETURN(const std::vector<Fingerprint> sums,
+                     SumVersion(manifest_, fingerprint_key_, bits, 1, {}));
+    return sums == recorded ? absl::OkStatus() : absl::DataLossError("other sums than recorded");
+  };
+  try {
+    image_ = std::make_unique<HeadImage>(manifest_, std::move(sources));
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot start a thread for the bits of head: ", error.what()));
+  }
+  image_->Follow(head().version);
+  return absl::OkStatus();
 }
 
 }  // namespace wstore

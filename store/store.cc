@@ -99,7 +99,11 @@ absl::StatusOr<std::unique_ptr<StoreImpl>> StoreImpl::Make(std::unique_ptr<Journ
     RETURN_IF_ERROR(Prefixed(status, absl::StrCat("journal record ", record.sequence)));
   }
   if (!state.has_base()) return absl::DataLossError("the journal has no record of a base");
-  return std::unique_ptr<StoreImpl>(new StoreImpl(std::move(journal), std::move(state), options));
+  std::unique_ptr<StoreImpl> store(new StoreImpl(std::move(journal), std::move(state), options));
+  if (store->manifest_.size_bytes() <= options.head_image_bytes && !options.read_only) {
+    RETURN_IF_ERROR(store->KeepImage());
+  }
+  return store;
 }
 
 StoreImpl::StoreImpl(std::unique_ptr<Journal> journal, StoreState state, const OpenOptions& options)
@@ -126,6 +130,7 @@ StoreStatus StoreImpl::status() const {
   status.base.elements = manifest_.elements();
   status.base.size_bytes = manifest_.size_bytes();
   status.journal_bytes = journal_->size_bytes();
+  if (image_ != nullptr) status.image = image_->version();
   status.state = "ok";
   if (status.hold.has_value()) {
     status.state = "hold";
@@ -214,6 +219,7 @@ absl::Status StoreImpl::Append(std::vector<v1::RecordBody> bodies,
   RETURN_IF_ERROR(journal_->Commit(std::move(records)));
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const v1::RecordBody& body : bodies) WSTORE_CHECK(state_.Apply(body).ok());
+  if (image_ != nullptr) image_->Follow(state_.head().version);
   return absl::OkStatus();
 }
 

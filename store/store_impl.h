@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "store/base.h"
+#include "store/head_image.h"
 #include "store/journal_patch.h"
 #include "store/state.h"
 #include "wstore/journal.h"
@@ -67,6 +68,10 @@ class StoreImpl final : public Store {
   // The base's files, open and checked against what was recorded.
   absl::StatusOr<std::unique_ptr<Checkpoint>> OpenBase() const;
   BaseState base() const;
+  // A version's dense bytes, from memory if they are there.
+  absl::StatusOr<std::unique_ptr<DenseSource>> Bits(VersionId version) const;
+  // Starts the thread that keeps head's bits in memory.
+  absl::Status KeepImage();
 
   // kFailedPrecondition if the store was opened to look only.
   absl::Status CheckWritable() const;
@@ -118,6 +123,9 @@ class StoreImpl final : public Store {
   // Fixed once the store exists, so readers need no lock.
   const Manifest manifest_;
   const FingerprintKey fingerprint_key_;
+
+  // May be null. Its thread uses everything above.
+  std::unique_ptr<HeadImage> image_;
 };
 
 }  // namespace wstore

@@ -114,8 +114,7 @@ class TransactionImpl final : public Transaction {
       const std::lock_guard<std::mutex> write_lock(store_.write_mutex_);
       RETURN_IF_ERROR(CheckHead());
     }
-    ASSIGN_OR_RETURN(const std::unique_ptr<DenseSource> parent,
-                     store_.Materialise(parent_.version));
+    ASSIGN_OR_RETURN(const std::unique_ptr<DenseSource> parent, store_.Bits(parent_.version));
     ASSIGN_OR_RETURN(std::unique_ptr<PayloadWriter> payload, store_.journal_->Stage(number_));
     ASSIGN_OR_RETURN(const PublishOutcome outcome, Encode(*parent, payload.get(), progress));
     if (outcome.elements == 0) return Result(CommitResult::Outcome::kUnchanged, parent_.version);

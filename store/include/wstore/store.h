@@ -53,6 +53,11 @@ struct OpenOptions {
   bool read_only = false;
   std::string actor;  // who does what is done through this object; empty: user@host
   int threads = 0;    // 0: one per processor
+  // Keeps head's bits in host memory if the model has at most this many bytes, so that publishing
+  // does not take longer as the chain of versions grows. A thread builds them in the background and
+  // moves them after head; until they are there, and where memory is lacking, publishes read the
+  // base and the chain. For processes that publish often. 0: never.
+  uint64_t head_image_bytes = 0;
 };
 
 struct RollbackOptions {
@@ -106,6 +111,7 @@ struct StoreStatus {
   std::optional<HoldInfo> hold;
   uint64_t journal_bytes = 0;
   uint64_t versions = 0;
+  std::optional<VersionId> image;  // the version whose bits are in memory (head_image_bytes)
 };
 
 class Store {

@@ -55,10 +55,13 @@ class StoreFixture {
 
   void CloseStore() { store_.reset(); }
   void Reopen(bool read_only = false) {
-    store_.reset();
     OpenOptions options;
     options.read_only = read_only;
     options.actor = "tester";
+    Reopen(options);
+  }
+  void Reopen(const OpenOptions& options) {
+    store_.reset();
     auto opened = Store::Open(store_path(), options);
     REQUIRE_OK(opened);
     store_ = *std::move(opened);
