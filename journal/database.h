@@ -1,5 +1,5 @@
 // The RocksDB database of a journal: its options, its three families and the operations that need
-// RocksDB's types. docs/design/journal-database.md says why each option is as it is.
+// RocksDB's types. docs/design/journal.md says why each option is as it is.
 #pragma once
 
 #include <atomic>
