@@ -17,6 +17,7 @@
 #include "journal/files.h"
 #include "journal/journal_impl.h"
 #include "journal/lock_file.h"
+#include "journal/manifest_tail.h"
 #include "journal/status.h"
 #include "journal/witness.h"
 
@@ -25,6 +26,7 @@ namespace {
 
 // A database as a read-only open found it.
 struct Snapshot {
+  std::shared_ptr<rocksdb::FileSystem> file_system;  // with which it could be opened
   std::shared_ptr<Database> database;
   Contents contents;
   WitnessReading witness;
@@ -45,6 +47,16 @@ absl::Status CheckPresent(rocksdb::FileSystem& fs, const Paths& paths) {
   return absl::OkStatus();
 }
 
+// Opens the database and checks what is in it.
+absl::Status ReadDatabase(std::shared_ptr<rocksdb::FileSystem> fs, const Paths& paths,
+                          Snapshot& snapshot) {
+  snapshot.file_system = fs;
+  ASSIGN_OR_RETURN(snapshot.database,
+                   Database::Open(paths.database, OpenMode::kReadOnly, std::move(fs)));
+  ASSIGN_OR_RETURN(snapshot.contents, CheckContents(*snapshot.database, snapshot.witness.state));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Snapshot> ReadSnapshot(std::shared_ptr<rocksdb::FileSystem> fs, const Paths& paths) {
   Snapshot snapshot;
   // The witness first: what it names is in the database before it is in the witness.
@@ -56,8 +68,18 @@ absl::StatusOr<Snapshot> ReadSnapshot(std::shared_ptr<rocksdb::FileSystem> fs, c
                      "Nothing was changed. Restore a backup, or that file."));
   }
   ASSIGN_OR_RETURN(snapshot.witness, std::move(witness));
-  ASSIGN_OR_RETURN(snapshot.database, Database::Open(paths.database, OpenMode::kReadOnly, fs));
-  ASSIGN_OR_RETURN(snapshot.contents, CheckContents(*snapshot.database, snapshot.witness.state));
+  const absl::Status whole = ReadDatabase(fs, paths, snapshot);
+  if (!absl::IsDataLoss(whole)) {
+    RETURN_IF_ERROR(whole);
+    return snapshot;
+  }
+  // A power failure may have torn the end of the manifest. As with the WAL: what is whole before it
+  // counts, and the witness tells whether that is enough.
+  const absl::Status intact = ReadDatabase(HideTornManifestEnds(fs), paths, snapshot);
+  if (absl::IsDataLoss(intact) && intact != whole) {
+    return Prefixed(intact, absl::StrCat(whole.message(), "; with the manifest before its damage"));
+  }
+  RETURN_IF_ERROR(intact);
   return snapshot;
 }
 
@@ -125,7 +147,7 @@ absl::StatusOr<std::unique_ptr<Journal>> OpenReadOnly(std::shared_ptr<rocksdb::F
   ASSIGN_OR_RETURN(Snapshot snapshot, ReadSnapshotBesideWriter(fs, paths));
   RETURN_IF_ERROR(TrimToAcknowledged(*fs, paths, snapshot));
   JournalImpl::Parts parts;
-  parts.file_system = std::move(fs);
+  parts.file_system = std::move(snapshot.file_system);
   parts.database = std::move(snapshot.database);
   parts.contents = std::move(snapshot.contents);
   parts.marks = snapshot.witness.state.marks;
@@ -139,7 +161,8 @@ absl::StatusOr<std::unique_ptr<Journal>> OpenForWriting(std::shared_ptr<rocksdb:
   ASSIGN_OR_RETURN(Snapshot snapshot, ReadSnapshot(fs, paths));
   snapshot.database.reset();
   // All that was acknowledged is there. From here on files may be removed.
-  ASSIGN_OR_RETURN(parts.database, Database::Open(paths.database, OpenMode::kWrite, fs));
+  ASSIGN_OR_RETURN(parts.database,
+                   Database::Open(paths.database, OpenMode::kWrite, snapshot.file_system));
   RETURN_IF_ERROR(ToStatus(fs->CreateDirIfMissing(paths.stage, rocksdb::IOOptions(), nullptr),
                            absl::StrCat("creating ", paths.stage)));
   RETURN_IF_ERROR(RemoveFilesIn(*fs, paths.stage));

@@ -228,6 +228,52 @@ TEST_CASE("C02 a WAL that lacks the end of an unacknowledged record is in order"
   }
 }
 
+TEST_CASE("C02 a manifest whose last, unsynced entry is torn is in order") {
+  TempDir dir;
+  std::filesystem::create_directory(dir / "live");
+  auto journal = Journal::Create(dir / "live", testing::Record("base")).value();
+  for (uint64_t n = 1; n <= 3; ++n) {
+    REQUIRE_OK(
+        testing::CommitPayload(*journal, absl::StrCat(n), TransactionNumber(n), ChunksOf(n)));
+  }
+  const std::string manifest = testing::ManifestName(dir / "live/db");
+  const uint64_t begin = std::filesystem::file_size(dir / "live/db/" + manifest);
+  auto writer = *journal->Stage(TransactionNumber(4));
+  REQUIRE_OK(testing::AddChunks(*writer, ChunksOf(4)));
+  REQUIRE_OK(writer->Finish());
+  CopyTree(dir / "live", dir / "killed");
+  writer.reset();
+  journal.reset();
+
+  const std::string whole = ReadWholeFile(dir / "killed/db/" + manifest);
+  REQUIRE(whole.size() > begin + 20);
+  for (uint64_t at = begin; at < whole.size(); at += at < begin + 7 ? 2 : 40) {
+    INFO("byte " << at << " of " << begin << " to " << whole.size());
+    const std::string directory = dir / "torn";
+    CopyTree(dir / "killed", directory);
+    std::string torn = whole;
+    torn[at] = static_cast<char>(~torn[at]);
+    WriteWholeFile(directory + "/db/" + manifest, torn);
+    const auto before = ReadTree(directory);
+    {
+      auto reader = Journal::Open(directory, {.read_only = true});
+      REQUIRE_OK(reader);
+      REQUIRE((*reader)->records().size() == 4);
+      RequireWhole(**reader);
+    }
+    REQUIRE(ReadTree(directory) == before);
+    for (uint64_t n = 4; n <= 5; ++n) {
+      auto reopened = Journal::Open(directory, {});
+      REQUIRE_OK(reopened);
+      REQUIRE((*reopened)->records().size() == n);
+      REQUIRE_OK(
+          testing::CommitPayload(**reopened, absl::StrCat(n), TransactionNumber(n), ChunksOf(n)));
+      RequireWhole(**reopened);
+    }
+    std::filesystem::remove_all(directory);
+  }
+}
+
 TEST_CASE("C14 a creation that ends before any of its operations can be repeated") {
   for (const bool lose_power : {false, true}) {
     bool fired = true;

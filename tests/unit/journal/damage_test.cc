@@ -1,5 +1,6 @@
 // Damage to the files of a closed or killed journal: it is said, nothing is deleted, and never is
 // less than what was acknowledged taken for all there is.
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 
@@ -140,6 +141,32 @@ TEST_CASE("C03 a flipped bit in a record in the WAL is refused") {
       WriteWholeFile(path, content);
     });
     REQUIRE(outcome == Outcome::kRefused);
+  }
+}
+
+TEST_CASE("C03 damage in a manifest before what was acknowledged is refused") {
+  TempDir dir;
+  MakeJournal(dir / "live", dir / "killed");
+  // Its last entry names the file with the payload of the last record.
+  const std::string manifest = "db/" + testing::ManifestName(dir / "killed/db");
+  const uint64_t size = std::filesystem::file_size(dir / "killed/" + manifest);
+  const uint64_t step = std::max<uint64_t>(1, size / 30);
+  for (uint64_t at = size - 1; at < size; at -= step) {
+    for (const bool zero : {false, true}) {
+      INFO(manifest << " byte " << at << " of " << size
+                    << (zero ? " and the next 19 to zero" : ""));
+      const Outcome outcome = Try(dir, manifest, [&](const std::string& path) {
+        std::string content = ReadWholeFile(path);
+        if (zero) {
+          const uint64_t bytes = std::min<uint64_t>(20, size - at);
+          content.replace(at, bytes, bytes, '\0');
+        } else {
+          content[at] = static_cast<char>(~content[at]);
+        }
+        WriteWholeFile(path, content);
+      });
+      REQUIRE(outcome == Outcome::kRefused);
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/catch.h"
@@ -149,35 +150,90 @@ void MakeTemplate(const std::string& directory) {
                                     MakeChunks(TransactionNumber(1), 4, 500)));
 }
 
-// Runs the script once for each operation of the file system (of every third, unless all are asked
-// for: which ones, the seed says), with a fault there.
-void FailEachOperation(Fault fault) {
+enum class Then { kNothing, kPowerLoss, kReopenAndPowerLoss };
+
+// Opens on the same file system, which has had its fault, and takes what is there as settled.
+Knowledge Settle(const std::shared_ptr<FaultyFileSystem>& fs, const std::string& directory,
+                 Knowledge knowledge) {
+  auto journal = OpenOn(fs, directory, {});
+  REQUIRE_OK(journal);
+  if ((*journal)->records().size() > knowledge.acknowledged.size()) {
+    knowledge.acknowledged.push_back(knowledge.unknown.value());
+  }
+  knowledge.unknown.reset();
+  knowledge.marks = (*journal)->high_water_marks();
+  return knowledge;
+}
+
+// The power fails again, at some operation of the next opening or just after it.
+void LosePowerWhileOpening(const std::string& directory, const std::string& graveyard,
+                           uint64_t seed) {
+  const uint64_t operation = 1 + std::mt19937_64(seed)() % 60;
+  INFO("and at operation " << operation << " of the opening");
+  const auto fs = std::make_shared<FaultyFileSystem>(Fault::kErrors, operation, graveyard);
+  {
+    auto journal = OpenOn(fs, directory, {});
+    INFO(journal.status());
+    REQUIRE((journal.ok() || absl::IsUnavailable(journal.status())));
+  }
+  fs->LosePower(seed);
+}
+
+// Runs the script with a fault at one operation of the file system. Says whether it came to that.
+bool FailOperation(const TempDir& dir, Fault fault, Then then, uint64_t operation, uint64_t seed) {
+  INFO("operation " << operation << " seed " << seed);
+  const std::string directory = dir / "journal";
+  const std::string graveyard = dir / "graveyard";
+  CopyTree(dir / "template", directory);
+  Knowledge knowledge;
+  bool fired = false;
+  {
+    const auto fs = std::make_shared<FaultyFileSystem>(fault, operation, graveyard);
+    RunScript(fs, directory, knowledge);
+    fired = fs->fired();
+    if (then == Then::kReopenAndPowerLoss && fired) knowledge = Settle(fs, directory, knowledge);
+    if (then != Then::kNothing) fs->LosePower(seed + operation);
+  }
+  if (then == Then::kPowerLoss) {
+    LosePowerWhileOpening(directory, graveyard + "/again", seed + operation);
+  }
+  CheckAfterwards(directory, graveyard, knowledge);
+  if (!fired) REQUIRE(knowledge.acknowledged.size() == 2 + Script().size());
+  std::filesystem::remove_all(directory);
+  std::filesystem::remove_all(graveyard);
+  return fired;
+}
+
+// Does so for each operation (of every third, unless all are asked for: which ones, the seed says).
+void FailEachOperation(Fault fault, Then then) {
   const uint64_t seed = testing::TestSeed("fault");
   const uint64_t stride = std::getenv("WSTORE_TEST_ALL_FAULTS") != nullptr ? 1 : 3;
   TempDir dir;
   MakeTemplate(dir / "template");
   uint64_t operation = 1 + seed % stride;
-  for (bool fired = true; fired; operation += stride) {
-    INFO("operation " << operation << " seed " << seed);
-    const std::string directory = dir / "journal";
-    CopyTree(dir / "template", directory);
-    Knowledge knowledge;
-    {
-      const auto fs = std::make_shared<FaultyFileSystem>(fault, operation, dir / "graveyard");
-      RunScript(fs, directory, knowledge);
-      fired = fs->fired();
-    }
-    CheckAfterwards(directory, dir / "graveyard", knowledge);
-    if (!fired) REQUIRE(knowledge.acknowledged.size() == 2 + Script().size());
-    std::filesystem::remove_all(directory);
-    std::filesystem::remove_all(dir / "graveyard");
-  }
+  while (FailOperation(dir, fault, then, operation, seed)) operation += stride;
 }
 
-TEST_CASE("Any one operation fails with an I/O error") { FailEachOperation(Fault::kErrorOnce); }
-TEST_CASE("Any one operation fails for lack of space") { FailEachOperation(Fault::kNoSpaceOnce); }
+TEST_CASE("Any one operation fails with an I/O error") {
+  FailEachOperation(Fault::kErrorOnce, Then::kNothing);
+}
+TEST_CASE("Any one operation fails for lack of space") {
+  FailEachOperation(Fault::kNoSpaceOnce, Then::kNothing);
+}
 TEST_CASE("C02 C14 the process is killed before any operation") {
-  FailEachOperation(Fault::kErrors);
+  FailEachOperation(Fault::kErrors, Then::kNothing);
+}
+TEST_CASE("C02 the power fails before any operation") {
+  FailEachOperation(Fault::kErrors, Then::kPowerLoss);
+}
+TEST_CASE("C02 the power fails while the manifest is written, and tears its end") {
+  TempDir dir;
+  MakeTemplate(dir / "template");
+  // RocksDB by itself refused what this left.
+  REQUIRE(FailOperation(dir, Fault::kErrors, Then::kPowerLoss, 62, 3254762896));
+}
+TEST_CASE("What reopening after an I/O error has settled stays, though the power fails") {
+  FailEachOperation(Fault::kErrorOnce, Then::kReopenAndPowerLoss);
 }
 
 TEST_CASE("C01 a full disk refuses commits, and more space lets them go on") {

@@ -342,6 +342,23 @@ void FaultyFileSystem::Undo(const NameChange& change) {
   }
 }
 
+namespace {
+
+// The file may have become as long as it was, but not all of its pages were written.
+void LoseUnsyncedEnd(std::string& content, uint64_t synced_size, std::mt19937_64& random) {
+  if (content.size() <= synced_size) return;
+  if (random() % 2 == 0) {
+    content.resize(synced_size + random() % (content.size() - synced_size + 1));
+  }
+  if (content.size() > synced_size && random() % 2 == 0) {
+    const uint64_t from = synced_size + random() % (content.size() - synced_size);
+    const uint64_t bytes = 1 + random() % (content.size() - from);
+    content.replace(from, bytes, bytes, '\0');
+  }
+}
+
+}  // namespace
+
 void FaultyFileSystem::LosePower(uint64_t seed) {
   std::lock_guard lock(mutex_);
   std::mt19937_64 random(seed);
@@ -363,14 +380,7 @@ void FaultyFileSystem::LosePower(uint64_t seed) {
         content.replace(offset + block, old.size(), old);
       }
     }
-    if (content.size() > state->synced_size) {
-      content.resize(state->synced_size + random() % (content.size() - state->synced_size + 1));
-      const uint64_t unsynced = content.size() - state->synced_size;
-      if (unsynced > 0 && random() % 2 == 0) {
-        const uint64_t hole = random() % unsynced;
-        content.replace(state->synced_size + hole, unsynced - hole, unsynced - hole, '\0');
-      }
-    }
+    LoseUnsyncedEnd(content, state->synced_size, random);
     WriteWholeFile(name, content);
   }
   changes_.clear();

@@ -91,6 +91,13 @@ void WriteWholeFile(const std::string& path, const std::string& content) {
   WSTORE_CHECK(file.good());
 }
 
+std::string ManifestName(const std::string& directory) {
+  std::string name = ReadWholeFile(directory + "/CURRENT");
+  WSTORE_CHECK(!name.empty() && name.back() == '\n');
+  name.pop_back();
+  return name;
+}
+
 std::vector<std::string> FilesWithSuffix(const std::string& directory, const std::string& suffix) {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {

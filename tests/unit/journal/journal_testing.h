@@ -43,6 +43,9 @@ void CopyTree(const std::string& from, const std::string& to);
 std::string ReadWholeFile(const std::string& path);
 void WriteWholeFile(const std::string& path, const std::string& content);
 
+// The name of the manifest that counts in the database `directory`.
+std::string ManifestName(const std::string& directory);
+
 // Paths of the files in `directory` whose names end in `suffix`, oldest number first.
 std::vector<std::string> FilesWithSuffix(const std::string& directory, const std::string& suffix);
 
