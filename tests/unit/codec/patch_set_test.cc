@@ -197,7 +197,7 @@ TEST_CASE("A08 very many unknown names take seconds and give a message of bounde
   PatchSetBuilder builder(manifest);
   const double start = testing::CpuSeconds();
   const absl::Status status = builder.Add(patches);
-  REQUIRE(testing::CpuSeconds() - start < 10);
+  REQUIRE(testing::CpuSeconds() - start < 20);
   REQUIRE_ERROR(status, kInvalid, "'layers.model.99.weight', and 19900 more");
   REQUIRE(status.message().size() < 10000);
 }
@@ -407,7 +407,7 @@ TEST_CASE("A29 a set of 50,000 tiny tensors takes seconds, in one call or in as 
   const auto tiles = TilesOf(manifest, at_once);
   REQUIRE(tiles.size() == 50000);
   REQUIRE(tiles == TilesOf(manifest, one_by_one));
-  REQUIRE(testing::CpuSeconds() - start < 10);
+  REQUIRE(testing::CpuSeconds() - start < 20);
 }
 
 }  // namespace
