@@ -110,6 +110,25 @@ void ChunkBuilder::AddTile(const EncodedTile& tile) {
   std::memcpy(out, tile.bytes.data(), tile.bytes.size());
 }
 
+ChunkView ChunkBuilder::View() const {
+  ChunkView view;
+  view.changed_ = changed_;
+  view.tiles_.reserve(tiles_.size());
+  const auto* at = reinterpret_cast<const uint8_t*>(payload_.data());
+  for (const Tile& tile : tiles_) {
+    PackedTile packed;
+    WSTORE_CHECK(PackedTile::Decode(tile.packed, &packed));
+    const TileShape shape{manifest_.TileElements(tile.place),
+                          manifest_.tensor(tile.place.tensor).element_bytes, packed.changed,
+                          packed.escapes};
+    const uint64_t size_bytes = CanonicalBytes(packed.form, shape);
+    view.tiles_.push_back({tile.place, packed.form, packed.changed, shape.elements,
+                           shape.element_bytes, absl::MakeConstSpan(at, size_bytes)});
+    at += AlignUp(size_bytes, kTileAlignment);
+  }
+  return view;
+}
+
 std::string ChunkBuilder::Finish(const ChunkHeader& header) {
   WSTORE_CHECK(!tiles_.empty());
   WSTORE_CHECK(manifest_.GlobalTile(tiles_.front().place) / kSpanTiles == header.key.span);
@@ -152,11 +171,15 @@ std::string ChunkBuilder::Finish(const ChunkHeader& header) {
   chunk.append(payload_);
   StoreLe<uint64_t>(ChunkChecksum(chunk), chunk.data() + kChecksumAt);
 
+  Clear();
+  return chunk;
+}
+
+void ChunkBuilder::Clear() {
   tiles_.clear();
   payload_.clear();
   tensors_ = 0;
   changed_ = 0;
-  return chunk;
 }
 
 }  // namespace wstore

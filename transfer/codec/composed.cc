@@ -1,6 +1,7 @@
 #include "transfer/codec/composed.h"
 
 #include "common/status_macros.h"
+#include "transfer/codec/pool.h"
 #include "transfer/codec/span_overlay.h"
 #include "transfer/codec/span_writer.h"
 #include "transfer/codec/tile_sum.h"
@@ -8,55 +9,56 @@
 namespace wstore {
 namespace {
 
-absl::Status AddAll(const std::vector<const PatchSource*>& patches, SpanOverlay* overlay) {
-  for (const PatchSource* const source : patches) RETURN_IF_ERROR(overlay->Add(*source));
-  return absl::OkStatus();
-}
-
 class PatchedTiles final : public SpanTiles {
  public:
-  PatchedTiles(std::unique_ptr<SpanTiles> base, std::unique_ptr<SpanOverlay> overlay)
+  PatchedTiles(std::unique_ptr<SpanTiles> base, Pool<SpanOverlay>::Lease overlay)
       : base_(std::move(base)), overlay_(std::move(overlay)) {}
 
   absl::Status ReadTile(TilePlace place, uint8_t* out) override {
     RETURN_IF_ERROR(base_->ReadTile(place, out));
-    overlay_->XorInto(overlay_->IndexOf(place), out);
+    overlay_->XorInto(place, out);
     return absl::OkStatus();
   }
 
  private:
   const std::unique_ptr<SpanTiles> base_;
-  const std::unique_ptr<SpanOverlay> overlay_;
+  const Pool<SpanOverlay>::Lease overlay_;
 };
 
 class Patched final : public DenseSource {
  public:
   Patched(const Manifest& manifest, const DenseSource& base,
           std::vector<const PatchSource*> patches, uint64_t budget_bytes)
-      : manifest_(manifest),
-        base_(base),
-        patches_(std::move(patches)),
-        budget_bytes_(budget_bytes) {}
+      : base_(base), patches_(std::move(patches)), overlays_([&manifest, budget_bytes] {
+          return std::make_unique<SpanOverlay>(manifest, budget_bytes);
+        }) {}
 
   absl::StatusOr<std::unique_ptr<SpanTiles>> OpenSpan(uint32_t span) const override {
     ASSIGN_OR_RETURN(std::unique_ptr<SpanTiles> base, base_.OpenSpan(span));
-    auto overlay = std::make_unique<SpanOverlay>(manifest_, span, budget_bytes_);
-    RETURN_IF_ERROR(AddAll(patches_, overlay.get()));
+    Pool<SpanOverlay>::Lease overlay = overlays_.Take();
+    RETURN_IF_ERROR(overlay->Open(span, patches_));
     if (overlay->empty()) return base;
     return std::make_unique<PatchedTiles>(std::move(base), std::move(overlay));
   }
 
  private:
-  const Manifest& manifest_;
   const DenseSource& base_;
   const std::vector<const PatchSource*> patches_;
-  const uint64_t budget_bytes_;
+  mutable Pool<SpanOverlay> overlays_;
+};
+
+// What composing one span needs.
+struct Workspace {
+  SpanOverlay overlay;
+  TileSum sum;
 };
 
 class Composed final : public PatchSource {
  public:
   Composed(const Manifest& manifest, std::vector<const PatchSource*> patches, uint64_t budget_bytes)
-      : manifest_(manifest), patches_(std::move(patches)), budget_bytes_(budget_bytes) {}
+      : manifest_(manifest), patches_(std::move(patches)), workspaces_([&manifest, budget_bytes] {
+          return std::unique_ptr<Workspace>(new Workspace{SpanOverlay(manifest, budget_bytes), {}});
+        }) {}
 
   absl::Status ReadSpan(uint32_t span,
                         const std::function<absl::Status(const ChunkView&)>& visit) const override;
@@ -64,19 +66,20 @@ class Composed final : public PatchSource {
  private:
   const Manifest& manifest_;
   const std::vector<const PatchSource*> patches_;
-  const uint64_t budget_bytes_;
+  mutable Pool<Workspace> workspaces_;
 };
 
 absl::Status Composed::ReadSpan(uint32_t span,
                                 const std::function<absl::Status(const ChunkView&)>& visit) const {
   if (patches_.size() == 1) return patches_.front()->ReadSpan(span, visit);
-  SpanOverlay overlay(manifest_, span, budget_bytes_);
-  RETURN_IF_ERROR(AddAll(patches_, &overlay));
+  const Pool<Workspace>::Lease workspace = workspaces_.Take();
+  SpanOverlay& overlay = workspace->overlay;
+  TileSum& sum = workspace->sum;
+  RETURN_IF_ERROR(overlay.Open(span, patches_));
   if (overlay.empty()) return absl::OkStatus();
-  TileSum sum;
-  SpanWriter writer(manifest_, span, visit);
+  SpanWriter writer(manifest_, visit);
   for (size_t i = 0; i < overlay.places().size(); ++i) {
-    SpanOverlay::Tile& tile = overlay.tile(i);
+    const SpanOverlay::Tile& tile = overlay.tile(i);
     if (tile.empty()) continue;
     if (tile.dense == nullptr && tile.held.size() == 1) {
       // The encoding of given changes is unique: as it came is as it would be written.
@@ -86,7 +89,6 @@ absl::Status Composed::ReadSpan(uint32_t span,
     const TilePlace place = overlay.places()[i];
     const uint32_t changed = sum.Compute(tile, manifest_.TileElements(place),
                                          manifest_.tensor(place.tensor).element_bytes);
-    tile.dense.reset();
     if (changed == 0) continue;
     RETURN_IF_ERROR(writer.Add(place, sum.offsets(), sum.values()));
   }

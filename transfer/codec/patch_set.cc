@@ -214,7 +214,7 @@ absl::Status PatchSetBuilder::ReadSpan(
   }
   const uint64_t first = uint64_t{span} * kSpanTiles;
   const uint64_t end = std::min(first + kSpanTiles, manifest_.tiles());
-  SpanWriter writer(manifest_, span, visit);
+  SpanWriter writer(manifest_, visit);
   for (auto at = tensors_.lower_bound(manifest_.PlaceOf(first).tensor); at != tensors_.end();
        ++at) {
     const auto& [tensor, changes] = *at;

@@ -60,7 +60,7 @@ absl::Status Diff::ReadSpan(uint32_t span,
   const std::unique_ptr<uint8_t[]> new_tile(new uint8_t[kMaxTileBytes]);
   const std::unique_ptr<uint16_t[]> offsets(new uint16_t[kTileElements]);
   const std::unique_ptr<uint8_t[]> values(new uint8_t[kMaxTileBytes]);
-  SpanWriter writer(manifest_, span, visit);
+  SpanWriter writer(manifest_, visit);
   for (const TilePlace place : manifest_.SpanPlaces(span)) {
     RETURN_IF_ERROR(from->ReadTile(place, old_tile.get()));
     RETURN_IF_ERROR(to->ReadTile(place, new_tile.get()));

@@ -6,95 +6,110 @@
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
 #include "common/check.h"
+#include "common/status_macros.h"
 #include "transfer/codec/chunk_layout.h"
 
 namespace wstore {
 namespace {
-
-// Many times the largest tile, so that little is left unused at the end of a block.
-constexpr uint64_t kBlockBytes = 4 << 20;
 
 // dense ^= other, both of `size_bytes`.
 void XorBytes(uint8_t* dense, const uint8_t* other, uint64_t size_bytes) {
   for (uint64_t i = 0; i < size_bytes; ++i) dense[i] ^= other[i];
 }
 
-}  // namespace
-
-ZeroedBytes AllocateZeroed(uint64_t size_bytes) {
-  ZeroedBytes bytes(static_cast<uint8_t*>(std::calloc(size_bytes, 1)));
-  WSTORE_CHECK(bytes != nullptr);
-  return bytes;
+// Held tiles are a few kilobytes each, scattered over more memory than the cache has: too short for
+// the processor to see them coming.
+void Prefetch(absl::Span<const uint8_t> bytes) {
+  constexpr size_t kCacheLineBytes = 64;
+  constexpr size_t kMostBytes = 4096;
+  for (size_t i = 0; i < std::min(bytes.size(), kMostBytes); i += kCacheLineBytes) {
+    __builtin_prefetch(bytes.data() + i);
+  }
 }
 
-SpanOverlay::SpanOverlay(const Manifest& manifest, uint32_t span, uint64_t budget_bytes)
-    : manifest_(manifest),
-      span_(span),
-      first_tile_(uint64_t{span} * kSpanTiles),
-      budget_bytes_(budget_bytes),
-      places_(manifest.SpanPlaces(span)),
-      tiles_(places_.size()) {}
+}  // namespace
 
-absl::Status SpanOverlay::Add(const PatchSource& patches) {
-  return patches.ReadSpan(span_, [this](const ChunkView& chunk) {
-    for (const EncodedTile& tile : chunk.tiles()) {
-      const uint64_t index = IndexOf(tile.place);
-      if (index >= tiles_.size()) {
-        return absl::InternalError(
-            absl::StrCat("asked for span ", span_, ", a patch source gave tile ", tile.place.tile,
-                         " of tensor ", tile.place.tensor, ", which is not in it"));
+void XorTiles(absl::Span<const EncodedTile> tiles, uint8_t* dense) {
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    if (i + 1 < tiles.size()) Prefetch(tiles[i + 1].bytes);
+    XorTile(tiles[i], dense);
+  }
+}
+
+SpanOverlay::SpanOverlay(const Manifest& manifest, uint64_t budget_bytes)
+    : manifest_(manifest), budget_bytes_(budget_bytes) {}
+
+absl::Status SpanOverlay::Open(uint32_t span, absl::Span<const PatchSource* const> patches) {
+  first_tile_ = uint64_t{span} * kSpanTiles;
+  places_ = manifest_.SpanPlaces(span);
+  tiles_.resize(places_.size());
+  for (Tile& tile : tiles_) {
+    tile.dense = nullptr;
+    tile.held.clear();
+  }
+  is_empty_ = true;
+  held_bytes_ = held_tiles_ = 0;
+  for (const PatchSource* const source : patches) {
+    RETURN_IF_ERROR(source->ReadSpan(span, [&](const ChunkView& chunk) {
+      for (const EncodedTile& tile : chunk.tiles()) {
+        const uint64_t index = manifest_.GlobalTile(tile.place) - first_tile_;
+        if (index >= tiles_.size()) {
+          return absl::InternalError(
+              absl::StrCat("asked for span ", span, ", a patch source gave tile ", tile.place.tile,
+                           " of tensor ", tile.place.tensor, ", which is not in it"));
+        }
+        Hold(index, tile);
       }
-      Hold(index, tile);
-    }
-    return absl::OkStatus();
-  });
+      return absl::OkStatus();
+    }));
+  }
+  return absl::OkStatus();
 }
 
 void SpanOverlay::Hold(size_t index, const EncodedTile& tile) {
-  uint8_t* const bytes = Allocate(AlignUp(tile.bytes.size(), kTileAlignment));
+  const uint64_t size_bytes = AlignUp(tile.bytes.size(), kTileAlignment);
+  if (held_bytes_ + size_bytes + (held_tiles_ + 1) * sizeof(EncodedTile) > budget_bytes_) Fold();
+  // One tile fits, however small the budget.
+  if (held_bytes_ + size_bytes > held_.size_bytes()) {
+    held_ = Region(std::max(budget_bytes_, size_bytes));
+  }
+  uint8_t* const bytes = held_.data() + held_bytes_;
   std::memcpy(bytes, tile.bytes.data(), tile.bytes.size());
   EncodedTile& held = tiles_[index].held.emplace_back(tile);
   held.bytes = absl::MakeConstSpan(bytes, tile.bytes.size());
+  held_bytes_ += size_bytes;
+  ++held_tiles_;
   is_empty_ = false;
-  held_bytes_ += tile.bytes.size() + sizeof(EncodedTile);
-  if (held_bytes_ > budget_bytes_) Fold();
 }
 
 void SpanOverlay::Fold() {
+  uint64_t span_bytes = 0;
+  for (const TilePlace place : places_) span_bytes += manifest_.TileBytes(place);
+  // Too little room: then it is this span's first fold, and no tile points into what is replaced.
+  if (span_bytes > dense_.size_bytes()) dense_ = Region(span_bytes);
+  uint8_t* dense = dense_.data();
   for (size_t i = 0; i < tiles_.size(); ++i) {
     Tile& tile = tiles_[i];
-    if (tile.held.empty()) continue;
-    if (tile.dense == nullptr) tile.dense = AllocateZeroed(manifest_.TileBytes(places_[i]));
-    for (const EncodedTile& held : tile.held) XorTile(held, tile.dense.get());
-    tile.held.clear();
+    const uint64_t tile_bytes = manifest_.TileBytes(places_[i]);
+    if (!tile.held.empty()) {
+      if (tile.dense == nullptr) {
+        tile.dense = dense;
+        std::memset(dense, 0, tile_bytes);
+      }
+      XorTiles(tile.held, dense);
+      tile.held.clear();
+    }
+    dense += tile_bytes;
   }
-  held_bytes_ = 0;
-  open_block_ = 0;
-  open_used_ = 0;
+  held_bytes_ = held_tiles_ = 0;
 }
 
-void SpanOverlay::XorInto(size_t index, uint8_t* dense) const {
+void SpanOverlay::XorInto(TilePlace place, uint8_t* dense) const {
+  const uint64_t index = manifest_.GlobalTile(place) - first_tile_;
   WSTORE_CHECK(index < tiles_.size());
   const Tile& tile = tiles_[index];
-  if (tile.dense != nullptr) {
-    XorBytes(dense, tile.dense.get(), manifest_.TileBytes(places_[index]));
-  }
-  for (const EncodedTile& held : tile.held) XorTile(held, dense);
-}
-
-uint8_t* SpanOverlay::Allocate(uint64_t size_bytes) {
-  while (open_block_ < blocks_.size() &&
-         open_used_ + size_bytes > blocks_[open_block_].size_bytes) {
-    ++open_block_;
-    open_used_ = 0;
-  }
-  if (open_block_ == blocks_.size()) {
-    const uint64_t block_bytes = std::max(kBlockBytes, size_bytes);
-    blocks_.push_back({std::unique_ptr<uint8_t[]>(new uint8_t[block_bytes]), block_bytes});
-  }
-  uint8_t* const bytes = blocks_[open_block_].bytes.get() + open_used_;
-  open_used_ += size_bytes;
-  return bytes;
+  if (tile.dense != nullptr) XorBytes(dense, tile.dense, manifest_.TileBytes(place));
+  XorTiles(tile.held, dense);
 }
 
 }  // namespace wstore

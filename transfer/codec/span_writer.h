@@ -1,4 +1,4 @@
-// Cuts the changes of one span into chunks and hands them on.
+// Cuts the changes of one span into pieces of chunk size and hands them on.
 #pragma once
 
 #include <cstdint>
@@ -11,36 +11,36 @@
 
 namespace wstore {
 
-// Tiles come in ascending order. After an error, its own or one of `visit`, the writer is of no
-// more use. Not thread-safe.
+// Tiles come in ascending order. After an error of `visit` the writer is of no more use. Not
+// thread-safe.
 class SpanWriter {
  public:
   using Visit = std::function<absl::Status(const ChunkView&)>;
 
   // `manifest` and `visit` must outlive the writer.
-  SpanWriter(const Manifest& manifest, uint32_t span, const Visit& visit)
-      : manifest_(manifest), visit_(visit), builder_(manifest), key_{.span = span} {}
+  SpanWriter(const Manifest& manifest, const Visit& visit) : visit_(visit), builder_(manifest) {}
 
-  // As ChunkBuilder::AddTile; visits the chunk once it is full.
+  // As ChunkBuilder::AddTile; visits what there is once it would fill a chunk.
   absl::Status Add(TilePlace place, absl::Span<const uint16_t> offsets, const uint8_t* values) {
     builder_.AddTile(place, offsets, values);
-    return builder_.size_bytes() < kChunkTargetBytes ? absl::OkStatus() : Flush();
+    return builder_.size_bytes() < kChunkTargetBytes ? absl::OkStatus() : Finish();
   }
   absl::Status Add(const EncodedTile& tile) {
     builder_.AddTile(tile);
-    return builder_.size_bytes() < kChunkTargetBytes ? absl::OkStatus() : Flush();
+    return builder_.size_bytes() < kChunkTargetBytes ? absl::OkStatus() : Finish();
   }
 
   // Visits what is left.
-  absl::Status Finish() { return builder_.empty() ? absl::OkStatus() : Flush(); }
+  absl::Status Finish() {
+    if (builder_.empty()) return absl::OkStatus();
+    absl::Status status = visit_(builder_.View());
+    builder_.Clear();
+    return status;
+  }
 
  private:
-  absl::Status Flush();
-
-  const Manifest& manifest_;
   const Visit& visit_;
   ChunkBuilder builder_;
-  ChunkKey key_;
 };
 
 }  // namespace wstore

@@ -230,13 +230,17 @@ void XorTile(const EncodedTile& tile, uint8_t* dense) {
     for (size_t i = 0; i < tile.bytes.size(); ++i) dense[i] ^= tile.bytes[i];
     return;
   }
-  thread_local std::vector<uint16_t> offsets(kTileElements);
-  DecodeOffsets(tile, offsets.data());
-  WithElementType(tile.element_bytes, [&](auto zero) {
+  thread_local std::vector<uint16_t> buffer(kTileElements);
+  // Copies, since a store to `dense` might change anything that is not.
+  const uint16_t* const offsets = buffer.data();
+  const uint8_t* const values = tile.bytes.data();
+  const uint32_t changed = tile.changed;
+  DecodeOffsets(tile, buffer.data());
+  WithElementType(tile.element_bytes, [=](auto zero) {
     using Element = decltype(zero);
-    for (uint32_t i = 0; i < tile.changed; ++i) {
+    for (uint32_t i = 0; i < changed; ++i) {
       uint8_t* const at = dense + size_t{offsets[i]} * sizeof(Element);
-      const auto value = LoadLe<Element>(tile.bytes.data() + size_t{i} * sizeof(Element));
+      const auto value = LoadLe<Element>(values + size_t{i} * sizeof(Element));
       StoreLe<Element>(LoadLe<Element>(at) ^ value, at);
     }
   });

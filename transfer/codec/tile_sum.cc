@@ -9,7 +9,8 @@ namespace wstore {
 namespace {
 
 constexpr uint64_t kMaxTileBytes = kTileElements * 8;
-constexpr uint64_t kSumsPerChange = 64;
+// With fewer changes than one in this many elements, it is faster to visit only what changes.
+constexpr uint64_t kSparseElements = 64;
 
 // Never written to: its pages all stay the one zero page of the system, and in the cache.
 uint8_t zero_tile[kMaxTileBytes];
@@ -19,22 +20,23 @@ uint8_t zero_tile[kMaxTileBytes];
 TileSum::TileSum()
     : offsets_(new uint16_t[kTileElements]),
       values_(new uint8_t[kMaxTileBytes]),
-      sparse_(AllocateZeroed(kMaxTileBytes)),
-      dense_(AllocateZeroed(kMaxTileBytes)) {}
+      sparse_(kMaxTileBytes),
+      dense_(kMaxTileBytes) {}
 
-uint32_t TileSum::Compute(SpanOverlay::Tile& tile, uint32_t elements, uint32_t element_bytes) {
+uint32_t TileSum::Compute(const SpanOverlay::Tile& tile, uint32_t elements,
+                          uint32_t element_bytes) {
   uint64_t changes = 0;
   for (const EncodedTile& held : tile.held) changes += held.changed;
-  if (tile.dense == nullptr && changes < elements / kSumsPerChange) {
+  if (tile.dense == nullptr && changes < elements / kSparseElements) {
     WithElementType(element_bytes, [&](auto zero) { SumSparse<decltype(zero)>(tile.held); });
     return changed_;
   }
-  uint8_t* dense = tile.dense.get();
+  uint8_t* dense = tile.dense;
   if (dense == nullptr) {
-    dense = dense_.get();
+    dense = dense_.data();
     std::memset(dense, 0, uint64_t{elements} * element_bytes);
   }
-  for (const EncodedTile& held : tile.held) XorTile(held, dense);
+  XorTiles(tile.held, dense);
   changed_ = DiffTile(zero_tile, dense, elements, element_bytes, offsets_.get(), values_.get());
   return changed_;
 }
@@ -42,7 +44,7 @@ uint32_t TileSum::Compute(SpanOverlay::Tile& tile, uint32_t elements, uint32_t e
 // Costs in proportion to the changes, not to the tile, and needs no sorting.
 template <typename Element>
 void TileSum::SumSparse(absl::Span<const EncodedTile> tiles) {
-  uint8_t* const sums = sparse_.get();
+  uint8_t* const sums = sparse_.data();
   for (const EncodedTile& tile : tiles) {
     DecodeTile(tile, &changes_);
     const uint8_t* value = changes_.values.data();

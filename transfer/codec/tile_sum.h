@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "transfer/codec/region.h"
 #include "transfer/codec/span_overlay.h"
 #include "wstore/chunk.h"
 
@@ -17,9 +18,9 @@ class TileSum {
  public:
   TileSum();
 
-  // Sums the changes of a tile of `elements` elements. Elements that cancel drop out. What is left
-  // of `tile` is unspecified. Returns the number of changed elements.
-  uint32_t Compute(SpanOverlay::Tile& tile, uint32_t elements, uint32_t element_bytes);
+  // Sums the changes of a tile of `elements` elements. Elements that cancel drop out. Spoils
+  // the dense bytes of `tile`. Returns the number of changed elements.
+  uint32_t Compute(const SpanOverlay::Tile& tile, uint32_t elements, uint32_t element_bytes);
 
   // The result of the last Compute.
   absl::Span<const uint16_t> offsets() const { return {offsets_.get(), changed_}; }
@@ -35,12 +36,12 @@ class TileSum {
 
   // For a few changes: bits by offset, all zero between uses; a bit for each element touched; and a
   // bit for each word of `touched_` that is not zero.
-  ZeroedBytes sparse_;
+  Region sparse_;
   std::array<uint64_t, kTileElements / 64> touched_{};
   std::array<uint64_t, kTileElements / 64 / 64> touched_words_{};
   TileChanges changes_;
 
-  ZeroedBytes dense_;  // for many changes
+  Region dense_;  // for many changes
 };
 
 }  // namespace wstore

@@ -50,6 +50,8 @@ struct EncodedTile {
   absl::Span<const uint8_t> bytes;  // canonical: what the digest covers
 };
 
+class ChunkView;
+
 // Writes chunks. Tiles come in ascending order, and those of one chunk belong to one span. A call
 // that breaks a rule stated here stops the process: what comes from outside is checked before it
 // comes here. Not thread-safe.
@@ -71,9 +73,15 @@ class ChunkBuilder {
   // Bytes of the chunk as it stands; close it when this reaches kChunkTargetBytes.
   uint64_t size_bytes() const;
 
+  // The tiles so far, as a chunk with a zero header would show them, for use within the process: no
+  // chunk is written, summed or read back for it. Valid until the builder changes.
+  ChunkView View() const;
+
   // The finished chunk of at least one tile and at most kChunkMaxBytes; header.key.span is that of
   // its tiles. Afterwards the builder is as new and keeps its memory.
   std::string Finish(const ChunkHeader& header);
+  // The same without the chunk.
+  void Clear();
 
  private:
   struct Tile {
@@ -112,6 +120,8 @@ class ChunkView {
   uint64_t changed() const { return changed_; }  // elements
 
  private:
+  friend class ChunkBuilder;
+
   ChunkHeader header_;
   std::vector<EncodedTile> tiles_;
   uint64_t changed_ = 0;

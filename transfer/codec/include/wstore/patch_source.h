@@ -47,6 +47,7 @@ class SpanTiles {
 class DenseSource {
  public:
   virtual ~DenseSource() = default;
+  // What is opened must go before the source does.
   virtual absl::StatusOr<std::unique_ptr<SpanTiles>> OpenSpan(uint32_t span) const = 0;
 };
 
@@ -55,7 +56,7 @@ std::unique_ptr<DenseSource> MakeDense(const Manifest& manifest, const TensorSou
 
 // `base` with all of `patches` applied (their order does not matter: XOR commutes). `base`,
 // `manifest` and what `patches` point to must outlive the result. Memory of one open span:
-// kMergeBudgetBytes plus at most one dense span.
+// kMergeBudgetBytes plus at most one dense span; it is kept for the next until the result goes.
 std::unique_ptr<DenseSource> MakePatched(const Manifest& manifest, const DenseSource& base,
                                          std::vector<const PatchSource*> patches);
 
@@ -70,7 +71,8 @@ std::unique_ptr<PatchSource> MakeComposed(const Manifest& manifest,
 std::unique_ptr<PatchSource> MakeDiff(const Manifest& manifest, const DenseSource& from,
                                       const DenseSource& to);
 
-// Bytes of encoded tiles that a span's composition holds before it XORs them into dense ones.
-inline constexpr uint64_t kMergeBudgetBytes = 64 << 20;
+// Bytes of encoded tiles that a span's composition holds before it XORs them into dense ones. With
+// fewer, the dense tiles are gone through too often; with more, what is held leaves the last cache.
+inline constexpr uint64_t kMergeBudgetBytes = 32 << 20;
 
 }  // namespace wstore
