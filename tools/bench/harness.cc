@@ -109,6 +109,12 @@ absl::StatusOr<double> Seconds(const std::function<absl::Status()>& work) {
   return static_cast<double>(SystemClock().NowMonotonicMicros() - begun) / 1e6;
 }
 
+double MedianOf(std::vector<double> results) {
+  const auto middle = results.begin() + static_cast<std::ptrdiff_t>(results.size() / 2);
+  std::nth_element(results.begin(), middle, results.end());
+  return *middle;
+}
+
 absl::StatusOr<double> Median(int repetitions,
                               const std::function<absl::StatusOr<double>()>& measure) {
   std::vector<double> results;
@@ -116,8 +122,7 @@ absl::StatusOr<double> Median(int repetitions,
     ASSIGN_OR_RETURN(const double result, measure());
     results.push_back(result);
   }
-  std::nth_element(results.begin(), results.begin() + results.size() / 2, results.end());
-  return results[results.size() / 2];
+  return MedianOf(std::move(results));
 }
 
 }  // namespace wstore::bench

@@ -38,6 +38,8 @@ absl::StatusOr<std::string> ReadProgram(const std::vector<std::string>& argument
 // Seconds of one call.
 absl::StatusOr<double> Seconds(const std::function<absl::Status()>& work);
 
+double MedianOf(std::vector<double> results);
+
 // The median of `repetitions` results.
 absl::StatusOr<double> Median(int repetitions,
                               const std::function<absl::StatusOr<double>()>& measure);
