@@ -71,7 +71,7 @@ void SpanOverlay::Hold(size_t index, const EncodedTile& tile) {
   if (held_bytes_ + size_bytes + (held_tiles_ + 1) * sizeof(EncodedTile) > budget_bytes_) Fold();
   // One tile fits, however small the budget.
   if (held_bytes_ + size_bytes > held_.size_bytes()) {
-    held_ = Region(std::max(budget_bytes_, size_bytes));
+    held_ = LazyMemory(std::max(budget_bytes_, size_bytes));
   }
   uint8_t* const bytes = held_.data() + held_bytes_;
   std::memcpy(bytes, tile.bytes.data(), tile.bytes.size());
@@ -86,7 +86,7 @@ void SpanOverlay::Fold() {
   uint64_t span_bytes = 0;
   for (const TilePlace place : places_) span_bytes += manifest_.TileBytes(place);
   // Too little room: then it is this span's first fold, and no tile points into what is replaced.
-  if (span_bytes > dense_.size_bytes()) dense_ = Region(span_bytes);
+  if (span_bytes > dense_.size_bytes()) dense_ = LazyMemory(span_bytes);
   uint8_t* dense = dense_.data();
   for (size_t i = 0; i < tiles_.size(); ++i) {
     Tile& tile = tiles_[i];

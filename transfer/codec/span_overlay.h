@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "transfer/codec/region.h"
+#include "transfer/codec/lazy_memory.h"
 #include "wstore/chunk.h"
 #include "wstore/manifest.h"
 #include "wstore/patch_source.h"
@@ -58,10 +58,10 @@ class SpanOverlay {
   std::vector<Tile> tiles_;
   bool is_empty_ = true;
 
-  Region held_;  // the bytes of the held tiles, one after another
+  LazyMemory held_;  // the bytes of the held tiles, one after another
   uint64_t held_bytes_ = 0;
   uint64_t held_tiles_ = 0;
-  Region dense_;  // room for all tiles of the span; only those of a Tile::dense mean anything
+  LazyMemory dense_;  // room for all tiles of the span; only those of a Tile::dense mean anything
 };
 
 }  // namespace wstore

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "transfer/codec/region.h"
+#include "transfer/codec/lazy_memory.h"
 #include "transfer/codec/span_overlay.h"
 #include "wstore/chunk.h"
 
@@ -36,12 +36,12 @@ class TileSum {
 
   // For a few changes: bits by offset, all zero between uses; a bit for each element touched; and a
   // bit for each word of `touched_` that is not zero.
-  Region sparse_;
+  LazyMemory sparse_;
   std::array<uint64_t, kTileElements / 64> touched_{};
   std::array<uint64_t, kTileElements / 64 / 64> touched_words_{};
   TileChanges changes_;
 
-  Region dense_;  // for many changes
+  LazyMemory dense_;  // for many changes
 };
 
 }  // namespace wstore

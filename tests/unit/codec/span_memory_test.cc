@@ -4,8 +4,8 @@
 
 #include "tests/support/catch.h"
 #include "tests/unit/codec/weights.h"
+#include "transfer/codec/lazy_memory.h"
 #include "transfer/codec/pool.h"
-#include "transfer/codec/region.h"
 #include "transfer/codec/span_overlay.h"
 
 namespace wstore {
@@ -52,15 +52,15 @@ TEST_CASE("a builder's view shows what its finished chunk would") {
   REQUIRE(builder.Finish({}) == chunk);
 }
 
-TEST_CASE("a region is zero, moves, and may be empty") {
-  Region region((5 << 20) + 1);
-  REQUIRE(region.size_bytes() == (5 << 20) + 1);
-  REQUIRE(std::all_of(region.data(), region.data() + region.size_bytes(),
+TEST_CASE("lazy memory is zero, moves, and may be empty") {
+  LazyMemory memory((5 << 20) + 1);
+  REQUIRE(memory.size_bytes() == (5 << 20) + 1);
+  REQUIRE(std::all_of(memory.data(), memory.data() + memory.size_bytes(),
                       [](uint8_t byte) { return byte == 0; }));
-  region.data()[5 << 20] = 7;
-  Region moved(std::move(region));
+  memory.data()[5 << 20] = 7;
+  LazyMemory moved(std::move(memory));
   REQUIRE(moved.data()[5 << 20] == 7);
-  Region empty(0);
+  LazyMemory empty(0);
   REQUIRE(empty.data() == nullptr);
   moved = std::move(empty);
   REQUIRE(moved.size_bytes() == 0);

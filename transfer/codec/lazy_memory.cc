@@ -1,4 +1,4 @@
-#include "transfer/codec/region.h"
+#include "transfer/codec/lazy_memory.h"
 
 #include <sys/mman.h>
 
@@ -11,7 +11,7 @@ constexpr uint64_t kSmallPagesBytes = 2 << 20;
 
 }  // namespace
 
-Region::Region(uint64_t size_bytes) : size_bytes_(size_bytes) {
+LazyMemory::LazyMemory(uint64_t size_bytes) : size_bytes_(size_bytes) {
   if (size_bytes == 0) return;
   void* const data = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -23,7 +23,7 @@ Region::Region(uint64_t size_bytes) : size_bytes_(size_bytes) {
   }
 }
 
-Region::~Region() {
+LazyMemory::~LazyMemory() {
   if (data_ != nullptr) munmap(data_, size_bytes_);
 }
 
