@@ -138,23 +138,33 @@ StridedView LayoutBuilder::Tensor(TensorIndex tensor) {
 
 StridedView LayoutBuilder::Buffer(LayoutBuffer buffer) {
   const absl::StatusOr<uint64_t> bytes = TensorBytes(buffer);
+  if (!bytes.ok()) {
+    errors_.push_back(absl::StrCat("buffer: ", bytes.status().message()));
+    StridedView view = StridedView::Wrong("unusable buffer");
+    view.is_reported_ = true;
+    return view;
+  }
   const auto index = static_cast<uint32_t>(spec_.buffers.size());
-  // A buffer whose size overflows is refused by Build; no stride may be computed from it.
-  const Shape shape = bytes.ok() ? StorageShape(buffer) : Shape{};
+  const Shape shape = StorageShape(buffer);
   spec_.buffers.push_back(std::move(buffer));
   return StridedView::Whole(false, index, shape);
 }
 
-void LayoutBuilder::Place(const StridedView& from, const StridedView& to) {
+bool LayoutBuilder::CheckViews(const StridedView& from, const StridedView& to) {
   for (const StridedView* view : {&from, &to}) {
-    if (view->error_.empty()) continue;
+    if (view->is_valid()) continue;
     if (!view->is_reported_) errors_.push_back(view->error_);
-    return;
+    return false;
   }
   if (!from.is_tensor_ || to.is_tensor_) {
-    errors_.emplace_back("Place takes a view of a tensor and a view of a buffer, in this order");
-    return;
+    errors_.emplace_back("a placement is from a view of a tensor to a view of a buffer");
+    return false;
   }
+  return true;
+}
+
+void LayoutBuilder::Place(const StridedView& from, const StridedView& to) {
+  if (!CheckViews(from, to)) return;
   const auto counts = [](const StridedView& view) {
     absl::InlinedVector<StridedView::Dim, 4> dims;
     for (const StridedView::Dim& dim : view.dims_) {
@@ -166,7 +176,7 @@ void LayoutBuilder::Place(const StridedView& from, const StridedView& to) {
   const auto to_dims = counts(to);
   bool is_same_shape = from_dims.size() == to_dims.size();
   bool is_empty = false;
-  Placement placement{from.index_, from.offset_, to.index_, to.offset_, {}};
+  Placement placement{0, from.offset_, 0, to.offset_, {}};
   for (size_t k = 0; is_same_shape && k < from_dims.size(); ++k) {
     is_same_shape = from_dims[k].count == to_dims[k].count;
     is_empty = is_empty || from_dims[k].count == 0;
@@ -178,28 +188,29 @@ void LayoutBuilder::Place(const StridedView& from, const StridedView& to) {
                                    "' placed at a view of shape ", to.ShapeText(), " of buffer '",
                                    spec_.buffers[to.index_].name, "'"));
   } else if (!is_empty) {
-    PlaceNest(std::move(placement), to);
+    PlaceNest(std::move(placement), from, to);
   }
 }
 
 void LayoutBuilder::PlaceStrided(const StridedView& from, const StridedView& to,
                                  uint64_t local_offset, absl::Span<const uint64_t> local_strides) {
-  if (from.error_.empty() && local_strides.size() != from.dims()) {
+  if (!CheckViews(from, to)) return;
+  if (local_strides.size() != from.dims()) {
     errors_.push_back(
         absl::StrCat(local_strides.size(), " strides for a view of shape ", from.ShapeText()));
     return;
   }
   StridedView local = from;
-  if (from.error_.empty() && to.error_.empty()) {
-    local.is_tensor_ = to.is_tensor_;
-    local.index_ = to.index_;
-    local.offset_ = local_offset;
-    for (size_t k = 0; k < local_strides.size(); ++k) local.dims_[k].stride = local_strides[k];
-  }
-  Place(from, to.error_.empty() ? local : to);
+  local.is_tensor_ = false;
+  local.index_ = to.index_;
+  local.offset_ = local_offset;
+  for (size_t k = 0; k < local_strides.size(); ++k) local.dims_[k].stride = local_strides[k];
+  Place(from, local);
 }
 
-void LayoutBuilder::PlaceNest(Placement placement, const StridedView& to) {
+void LayoutBuilder::PlaceNest(Placement placement, const StridedView& from, const StridedView& to) {
+  if (!CheckViews(from, to)) return;
+  placement.tensor = from.index_;
   placement.buffer = to.index_;
   std::stable_sort(placement.dims.begin(), placement.dims.end(),
                    [](const PlacementDim& a, const PlacementDim& b) {

@@ -1,3 +1,5 @@
+#include <array>
+
 #include "common/check.h"
 #include "wstore/layout.h"
 

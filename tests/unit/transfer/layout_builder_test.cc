@@ -191,7 +191,8 @@ TEST_CASE("builder: mistakes come back together") {
            "index 4 of dimension 0 of a view of shape [4]",
            "dimension 0 of a view of shape [4] split into blocks of 3", "permutation (1)",
            "view of shape [4] of tensor 'b' placed at a view of shape [4, 2] of buffer 'B'",
-           "in this order", "2 strides for a view of shape [4]"}) {
+           "a placement is from a view of a tensor to a view of a buffer",
+           "2 strides for a view of shape [4]"}) {
     INFO(text);
     REQUIRE_THAT(message, Catch::Matchers::Contains(text));
   }

@@ -10,7 +10,6 @@
 // LayoutBuilder, from ReadLayout (a file) or from MakeLayout (the rules of an architecture).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -113,15 +112,13 @@ class Layout {
   // `generation` counts re-layouts of the same memory: what was staged for one is refused by
   // another.
   //   kInvalidArgument, with everything of one kind listed: tensors that the manifest does not
-  //   have;
-  //     placements out of a tensor's or a buffer's range, of another dtype than their buffer, with
-  //     a zero count or stride, that do not nest, or that overlap in local memory (so none places
-  //     an element twice at one address); alias groups of unlike tensors, of one, that share a
-  //     tensor, or with a member other than the first placed; a tensor both placed and ignored; a
-  //     buffer whose size overflows, or whose name is repeated
+  //     have; placements out of a tensor's or a buffer's range, of another dtype than their
+  //     buffer, with a zero count or stride, that do not nest, or that overlap in local memory (so
+  //     none places an element twice at one address); alias groups of unlike tensors, of one, that
+  //     share a tensor, or with a member other than the first placed; a tensor both placed and
+  //     ignored; a buffer whose size overflows, or whose name is repeated
   //   kResourceExhausted: whether placements overlap cannot be told in bounded time: they
-  //   interleave
-  //     in strides that no common grid has
+  //     interleave in strides that no common grid has
   static absl::StatusOr<Layout> Create(const Manifest& manifest, LayoutSpec spec,
                                        uint64_t generation);
 
@@ -153,8 +150,7 @@ class Layout {
 // of a tensor that no rank places and one ignores. An alias is held where the first of its group
 // is.
 //   kInvalidArgument: names tensors with elements that no rank has (and how many); ranks with
-//   unlike
-//     alias groups; placements without a common grid, as for RegionMap::Create
+//     unlike alias groups; placements without a common grid, as for RegionMap::Create
 absl::Status CheckCoverage(const Manifest& manifest, absl::Span<const Layout* const> ranks);
 
 }  // namespace wstore

@@ -43,6 +43,8 @@ class StridedView {
   // Dimension i of the result is dimension order[i] of this view.
   StridedView Permute(absl::Span<const size_t> order) const;
 
+  // False after a misuse, and for unknown tensors. Such a view has no dimensions.
+  bool is_valid() const { return error_.empty(); }
   size_t dims() const { return dims_.size(); }
   uint64_t count(size_t dim) const { return dims_[dim].count; }
 
@@ -85,8 +87,8 @@ class LayoutBuilder {
   // i_j x local_strides[j] of the buffer that `to` is a view of.
   void PlaceStrided(const StridedView& from, const StridedView& to, uint64_t local_offset,
                     absl::Span<const uint64_t> local_strides);
-  // Adds a placement as it is; its buffer is that of `to`.
-  void PlaceNest(Placement placement, const StridedView& to);
+  // Adds a loop nest as it is, with the tensor and the buffer that the views are of.
+  void PlaceNest(Placement placement, const StridedView& from, const StridedView& to);
 
   // Tensors that share memory; the first is placed.
   void Alias(absl::Span<const std::string_view> names);
@@ -99,7 +101,8 @@ class LayoutBuilder {
   absl::StatusOr<Layout> Build(uint64_t generation);
 
  private:
-  TensorIndex FindTensor(std::string_view name);  // notes an unknown name
+  bool CheckViews(const StridedView& from, const StridedView& to);  // notes what is wrong
+  TensorIndex FindTensor(std::string_view name);                    // notes an unknown name
 
   const Manifest* manifest_;
   LayoutSpec spec_;
