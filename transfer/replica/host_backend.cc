@@ -24,6 +24,9 @@ constexpr uint64_t kAuditElements = 1 << 20;
 // And so many stretches a worker, before others who want the workers get them.
 constexpr uint64_t kAuditRound = 16;
 
+// More of them are no faster at what memory limits, and each has memory of its own.
+constexpr int kMostThreads = 32;
+
 struct Stretch {
   uint32_t cell;
   uint64_t begin;
@@ -43,7 +46,8 @@ absl::Status Closed() { return absl::AbortedError("the weights are about to be w
 
 class HostBackend final : public MemoryBackend {
  public:
-  explicit HostBackend(int threads) : pool_(threads > 0 ? threads : DefaultParallelism()) {}
+  explicit HostBackend(int threads)
+      : pool_(threads > 0 ? threads : std::min(DefaultParallelism(), kMostThreads)) {}
 
   absl::Status Bind(std::shared_ptr<const Plan> plan,
                     absl::Span<const LocalBuffer> buffers) override;

@@ -13,8 +13,9 @@
 
 namespace wstore {
 
-// Of scattered entries each may have a cache line of its own: two batches of them are 512 KiB.
-inline constexpr size_t kBatchEntries = 4096;
+// Of scattered entries each may have a cache line and a page of its own: two batches of them are
+// 128 KiB, and as many pages as processors keep the addresses of.
+inline constexpr size_t kBatchEntries = 1024;
 inline constexpr size_t kBatchBytes = kBatchEntries * 8;
 inline constexpr size_t kBatchSlices = 256;
 

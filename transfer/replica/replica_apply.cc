@@ -59,22 +59,24 @@ absl::Status Replica::Impl::Apply(TransactionNumber transaction) {
 
 absl::Status Replica::Impl::Commit(TransactionNumber transaction) {
   ChangeEvent event;
-  std::shared_ptr<Pending> pending;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (IsCommitted(transaction)) return absl::OkStatus();
-    ASSIGN_OR_RETURN(pending, FindPending(transaction));
-    if (status_.state != ReplicaState::kApplied) return RefuseTransaction(transaction);
-    const UpdateHeader& header = pending->header;
-    event = {*held_, pending->to, header.reason, header.move, pending->patch->changed};
-    if (!pending->back.empty()) {
-      history_.DropNewest(pending->back.size());
-    } else if (pending->to != *held_) {
-      history_.Add({*held_, pending->to, pending->patch});
+    if (!IsPending(transaction) || status_.state != ReplicaState::kApplied) {
+      return RefuseTransaction(transaction);
     }
-    held_ = pending->to;
+    // Not a reference of its own: that of the reaper shall be the last.
+    const Pending& pending = *pending_;
+    const UpdateHeader& header = pending.header;
+    event = {*held_, pending.to, header.reason, header.move, pending.patch->changed};
+    if (!pending.back.empty()) {
+      history_.DropNewest(pending.back.size());
+    } else if (pending.to != *held_) {
+      history_.Add({*held_, pending.to, pending.patch});
+    }
+    held_ = pending.to;
     status_.move = header.move;
-    committed_ = {transaction, header.move, pending->to};
+    committed_ = {transaction, header.move, pending.to};
     DropPending(ReplicaState::kReady);
   }
   if (event.from != event.to && options_.on_change) options_.on_change(event);

@@ -13,6 +13,7 @@
 #include "transfer/replica/exchange.h"
 #include "transfer/replica/memory_gate.h"
 #include "transfer/replica/plan.h"
+#include "transfer/replica/reaper.h"
 #include "transfer/replica/staging.h"
 #include "transfer/replica/status_cell.h"
 #include "transfer/replica/undo_history.h"
@@ -112,6 +113,7 @@ class Replica::Impl {
   const ReplicaOptions options_;
   const std::shared_ptr<MemoryBackend> backend_;
   MemoryGate gate_;
+  Reaper reaper_;
   StatusCell status_cell_;
 
   mutable std::mutex mutex_;

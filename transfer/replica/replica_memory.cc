@@ -15,7 +15,7 @@ Replica::Impl::Impl(std::shared_ptr<const Plan> plan, ReplicaOptions options)
       backend_(options_.backend),
       plan_(std::move(plan)),
       detail_("no audit has proved its version"),
-      history_(options_.undo_budget_bytes) {
+      history_(options_.undo_budget_bytes, &reaper_) {
   status_.layout_generation = plan_->layout().generation();
   SetState(ReplicaState::kUnproven);
 }
@@ -53,7 +53,8 @@ void Replica::Impl::SetState(ReplicaState state) {
 }
 
 void Replica::Impl::DropPending(ReplicaState next) {
-  pending_.reset();
+  reaper_.Take(std::move(pending_));
+  pending_ = nullptr;
   SetState(next);
 }
 

@@ -11,6 +11,9 @@
 namespace wstore {
 namespace {
 
+// Each holds a chunk of up to 4 MiB and the piece that is made of it.
+constexpr int kStagingThreads = 8;
+
 // Groups whose sums are held at a time: 2 MiB of them.
 constexpr uint64_t kSumsAtATime = 32768;
 
@@ -186,7 +189,8 @@ absl::StatusOr<ContributorContent> Replica::Impl::StageAll(const PatchSource& pa
     staging = pending_->staging;
     plan = plan_;
   }
-  const int threads = options_.threads > 0 ? options_.threads : DefaultParallelism();
+  const int threads =
+      std::min(options_.threads > 0 ? options_.threads : DefaultParallelism(), kStagingThreads);
   const auto stage_span = [&](uint64_t span) {
     ChunkKey key{0, static_cast<uint32_t>(span), 0};
     return patches.ReadSpan(key.span, [&](const ChunkView& view) {

@@ -16,10 +16,15 @@ void UndoHistory::Add(Entry entry) {
   while (first > 0 && entries_[first - 1].patch->size_bytes <= budget_bytes_ - kept_bytes) {
     kept_bytes += entries_[--first].patch->size_bytes;
   }
-  entries_.erase(entries_.begin(), entries_.begin() + first);
+  Drop(0, first);
 }
 
-void UndoHistory::DropNewest(size_t count) { entries_.resize(entries_.size() - count); }
+void UndoHistory::DropNewest(size_t count) { Drop(entries_.size() - count, entries_.size()); }
+
+void UndoHistory::Drop(size_t first, size_t last) {
+  for (size_t i = first; i < last; ++i) reaper_->Take(std::move(entries_[i].patch));
+  entries_.erase(entries_.begin() + first, entries_.begin() + last);
+}
 
 std::optional<size_t> UndoHistory::StepsTo(VersionId version) const {
   for (size_t steps = 1; steps <= entries_.size(); ++steps) {

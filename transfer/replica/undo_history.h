@@ -8,6 +8,7 @@
 
 #include "absl/types/span.h"
 #include "transfer/replica/plan.h"
+#include "transfer/replica/reaper.h"
 #include "transfer/replica/staged_patch.h"
 #include "wstore/update.h"
 
@@ -21,7 +22,9 @@ class UndoHistory {
     std::shared_ptr<StagedPatch> patch;
   };
 
-  explicit UndoHistory(uint64_t budget_bytes) : budget_bytes_(budget_bytes) {}
+  // `reaper` frees what is dropped, and must outlive the history.
+  UndoHistory(uint64_t budget_bytes, Reaper* reaper)
+      : budget_bytes_(budget_bytes), reaper_(reaper) {}
 
   // Makes room, so that the next Add needs no memory.
   void Reserve() { entries_.reserve(entries_.size() + 1); }
@@ -30,14 +33,17 @@ class UndoHistory {
   void Add(Entry entry);
   // Drops the newest.
   void DropNewest(size_t count);
-  void Clear() { entries_.clear(); }
+  void Clear() { Drop(0, entries_.size()); }
 
   absl::Span<const Entry> entries() const { return entries_; }
   // How many of the newest entries must be taken back to be at `version`; nothing: it is not here.
   std::optional<size_t> StepsTo(VersionId version) const;
 
  private:
+  void Drop(size_t first, size_t last);
+
   const uint64_t budget_bytes_;
+  Reaper* const reaper_;
   std::vector<Entry> entries_;
 };
 

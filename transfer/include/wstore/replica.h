@@ -69,7 +69,7 @@ struct ReplicaPlacement {
 };
 
 struct ReplicaOptions {
-  int threads = 0;  // 0: one per processor
+  int threads = 0;  // 0: one per processor, but no more than 32
   // Bytes of staged chunks; a chunk past it is refused.
   uint64_t stage_budget_bytes = UINT64_MAX;
   // Bytes of committed updates kept for StageFromHistory, the oldest dropped first.
