@@ -1,11 +1,7 @@
-// Random layouts, patch sets and sequences of everything that can happen, against the dense
-// reference.
-#include <algorithm>
-
-#include "tests/conformance/replica/faulty_backend.h"
-#include "tests/conformance/replica/instance.h"
-#include "tests/support/catch.h"
+// Random layouts, with stories of everything that can happen.
 #include "tests/support/random.h"
+#include "tests/conformance/replica/story.h"
+#include "tests/support/catch.h"
 #include "wstore/layout_builder.h"
 
 namespace wstore::testing {
@@ -76,112 +72,11 @@ std::vector<Layout> RandomLayouts(std::mt19937_64& random, const Manifest& manif
   return layouts;
 }
 
-class Story {
- public:
-  explicit Story(std::mt19937_64& random)
-      : random_(random),
-        manifest_(RandomManifest(random)),
-        publisher_(manifest_, RandomModel(manifest_, random)) {
-    Instance::Options options;
-    options.threads = 1 + static_cast<int>(Below(random, 3));
-    options.undo_budget_bytes = Below(random, 2) * 200000;
-    options.wrap = [this](uint32_t, std::shared_ptr<MemoryBackend> inner) {
-      backends_.push_back(std::make_shared<FaultyBackend>(std::move(inner)));
-      return backends_.back();
-    };
-    instance_ = std::make_unique<Instance>(manifest_, publisher_.key(),
-                                           RandomLayouts(random, manifest_), options);
-    instance_->Load(publisher_);
-  }
-
-  void Step() {
-    const Update update = NextUpdate();
-    if (Below(random_, 3) == 0 && StageBack(update)) {
-      REQUIRE_OK(instance_->Finish(update));
-    } else {
-      Update shuffled = update;
-      std::shuffle(shuffled.chunks.begin(), shuffled.chunks.end(), random_);
-      if (!shuffled.chunks.empty()) shuffled.chunks.push_back(shuffled.chunks[0]);
-      REQUIRE_OK(instance_->Begin(shuffled));
-      REQUIRE_OK(instance_->StageChunks(shuffled));
-      REQUIRE_OK(instance_->Finish(shuffled));
-    }
-    REQUIRE(instance_->Holds(publisher_.model()));
-
-    const bool fails = Below(random_, 3) == 0;
-    FaultyBackend& backend = *backends_[Below(random_, backends_.size())];
-    if (fails) {
-      backend.FailWrite(1 + Below(random_, 3),
-                        Below(random_, 2) == 0 ? WriteFault::kRefused : WriteFault::kMisread,
-                        false);
-    }
-    const absl::Status applied = instance_->Apply(update);
-    backend.Heal();
-    if (applied.ok()) REQUIRE(instance_->Holds(update.result));
-    if (!applied.ok() || Below(random_, 4) == 0) {
-      REQUIRE_OK(instance_->Abort(update));
-      REQUIRE(instance_->Holds(publisher_.model()));
-      return;
-    }
-    REQUIRE_OK(instance_->Commit(update));
-    publisher_.Commit(update);
-    REQUIRE(instance_->Holds(publisher_.model()));
-    ++versions_;
-    for (uint32_t rank = 0; rank < instance_->ranks(); ++rank) {
-      REQUIRE(instance_->replica(rank).status().version == publisher_.head());
-      REQUIRE(instance_->replica(rank).status().move == publisher_.move());
-    }
-  }
-
-  // The weights leave and come back as they were.
-  void Sleep() {
-    for (uint32_t rank = 0; rank < instance_->ranks(); ++rank) {
-      REQUIRE_OK(instance_->replica(rank).Suspend());
-      REQUIRE_OK(instance_->replica(rank).Resume(instance_->buffers(rank)));
-    }
-    REQUIRE_OK(instance_->Prove(publisher_));
-  }
-
- private:
-  Update NextUpdate() {
-    const uint64_t known = publisher_.versions();
-    if (known > 1 && Below(random_, 3) == 0) {
-      return publisher_.Between(publisher_.head().version, VersionId(Below(random_, known)),
-                                ChangeReason::kRollback);
-    }
-    const uint64_t count = std::vector<uint64_t>{1, 20, 1000, 20000}[Below(random_, 4)];
-    return publisher_.Publish(RandomChanges(manifest_, count, random_),
-                              static_cast<uint16_t>(1 + Below(random_, 3)));
-  }
-
-  // All ranks keep the same history, but for its budget; false: it is not there.
-  bool StageBack(const Update& update) {
-    for (uint32_t rank = 0; rank < instance_->ranks(); ++rank) {
-      const std::vector<VersionName> history = instance_->replica(rank).history();
-      if (std::none_of(history.begin(), history.end(),
-                       [&](const VersionName& name) { return name.version == update.header.to; })) {
-        return false;
-      }
-    }
-    REQUIRE_OK(instance_->Begin(update));
-    for (uint32_t rank = 0; rank < instance_->ranks(); ++rank) {
-      REQUIRE_OK(instance_->replica(rank).StageFromHistory(update.header.transaction));
-    }
-    return true;
-  }
-
-  std::mt19937_64& random_;
-  const Manifest manifest_;
-  Publisher publisher_;
-  std::vector<std::shared_ptr<FaultyBackend>> backends_;
-  std::unique_ptr<Instance> instance_;
-  uint64_t versions_ = 0;
-};
-
 TEST_CASE("replica: random stories end as the dense reference says") {
   std::mt19937_64 random(TestSeed("replica stories"));
   for (int i = 0; i < 8; ++i) {
-    Story story(random);
+    const Manifest manifest = RandomManifest(random);
+    Story story(random, manifest, RandomLayouts(random, manifest));
     for (int step = 0; step < 6; ++step) {
       if (Below(random, 8) == 0) story.Sleep();
       story.Step();
