@@ -14,3 +14,13 @@ function(wstore_add_layer name)
   target_link_libraries(wstore_${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE}
                                        $<BUILD_INTERFACE:wstore_build_options>)
 endfunction()
+
+# wstore_cuda_sources(NAME): lets a layer have .cu files. For other layers it does nothing.
+function(wstore_cuda_sources name)
+  if(WSTORE_HAS_CUDA)
+    # CMake 3.25 does not know that nvcc has C++20.
+    set_target_properties(wstore_${name} PROPERTIES CUDA_STANDARD_REQUIRED OFF)
+    target_compile_options(wstore_${name} PRIVATE
+      "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;-diag-suppress=20012>")
+  endif()
+endfunction()

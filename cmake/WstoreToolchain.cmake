@@ -3,16 +3,21 @@ find_program(WSTORE_CCACHE ccache)
 if(WSTORE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${WSTORE_CCACHE})
 endif()
+if(WSTORE_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${WSTORE_CCACHE})
+endif()
 
 add_library(wstore_build_options INTERFACE)
-target_compile_options(wstore_build_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
-                                                      -Wimplicit-fallthrough)
+# nvcc has other options, and warns by itself.
+target_compile_options(wstore_build_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-Wimplicit-fallthrough>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # Wrong about std::string's operator+ in optimised builds (GCC bug 105651).
-  target_compile_options(wstore_build_options INTERFACE -Wno-restrict)
+  target_compile_options(wstore_build_options INTERFACE
+                         $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
 if(WSTORE_WERROR)
-  target_compile_options(wstore_build_options INTERFACE -Werror)
+  target_compile_options(wstore_build_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
 
 # What tests are built with. Under AddressSanitizer only the code under test is instrumented: what
@@ -28,9 +33,10 @@ else()
 endif()
 
 if(WSTORE_SANITIZE)
-  target_compile_options(wstore_build_options INTERFACE -fsanitize=${WSTORE_SANITIZE}
-                                                        -fno-omit-frame-pointer
-                                                        -fno-sanitize-recover=all)
+  string(REPLACE "," "$<COMMA>" wstore_sanitize "${WSTORE_SANITIZE}")
+  target_compile_options(wstore_build_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${wstore_sanitize};-fno-omit-frame-pointer>
+    $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>)
   target_link_options(wstore_build_options INTERFACE -fsanitize=${WSTORE_SANITIZE})
 endif()
 

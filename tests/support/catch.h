@@ -3,8 +3,10 @@
 
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
+#define WSTORE_CONTAINS ::Catch::Matchers::ContainsSubstring
 #else
 #include <catch2/catch.hpp>
+#define WSTORE_CONTAINS ::Catch::Matchers::Contains
 #endif
 
 #include <iostream>
@@ -28,12 +30,12 @@ const absl::Status& StatusOf(const T& status_or) {
   } while (false)
 
 // The status has this code and its message contains this text.
-#define REQUIRE_ERROR(expression, expected_code, text)                                    \
-  do {                                                                                    \
-    const absl::Status wstore_error = ::wstore::testing::StatusOf(expression);            \
-    INFO(wstore_error.ToString());                                                        \
-    REQUIRE(wstore_error.code() == (expected_code));                                      \
-    REQUIRE_THAT(std::string(wstore_error.message()), ::Catch::Matchers::Contains(text)); \
+#define REQUIRE_ERROR(expression, expected_code, text)                         \
+  do {                                                                         \
+    const absl::Status wstore_error = ::wstore::testing::StatusOf(expression); \
+    INFO(wstore_error.ToString());                                             \
+    REQUIRE(wstore_error.code() == (expected_code));                           \
+    REQUIRE_THAT(std::string(wstore_error.message()), WSTORE_CONTAINS(text));  \
   } while (false)
 
 // Ends the test case. CTest shows it as skipped, which Catch2 2.x cannot say by itself.

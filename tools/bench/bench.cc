@@ -4,11 +4,16 @@ namespace wstore::bench {
 
 absl::Span<const Benchmark> Benchmarks() {
   static constexpr Benchmark kBenchmarks[] = {
-      {"base", "digest of a dense checkpoint, against `openssl speed`", RunBase},
-      {"compose", "the difference across many versions, against reading and decoding them",
+      {"apply", "a staged update into weights on a GPU, and back, against a plain scatter", true,
+       RunGpuApply},
+      {"audit", "sums of weights on a GPU, against a device copy", true, RunGpuAudit},
+      {"base", "digest of a dense checkpoint, against `openssl speed`", false, RunBase},
+      {"compose", "the difference across many versions, against reading and decoding them", false,
        RunCompose},
-      {"export", "a version as a dense checkpoint, against a synced copy of the base", RunExport},
-      {"publish", "a whole publish, against xdelta3 and zstd --patch-from", RunPublish},
+      {"diff", "diff, encoding and sums on a GPU, against a device copy", true, RunGpuDiff},
+      {"export", "a version as a dense checkpoint, against a synced copy of the base", false,
+       RunExport},
+      {"publish", "a whole publish, against xdelta3 and zstd --patch-from", false, RunPublish},
   };
   return kBenchmarks;
 }

@@ -32,6 +32,8 @@ struct Options {
   std::string directory;
   // The wstore program, for benchmarks of whole commands.
   std::string program;
+  // "cuda:0"; empty: none was named, and benchmarks of GPUs are left out of a run of all.
+  std::string device;
   // Told what is being done.
   std::function<void(std::string_view)> report;
 };
@@ -39,6 +41,7 @@ struct Options {
 struct Benchmark {
   std::string_view name;
   std::string_view summary;
+  bool on_gpu;
   absl::StatusOr<std::vector<Measurement>> (*run)(const Options& options);
 };
 
@@ -49,5 +52,9 @@ absl::StatusOr<std::vector<Measurement>> RunBase(const Options& options);
 absl::StatusOr<std::vector<Measurement>> RunCompose(const Options& options);
 absl::StatusOr<std::vector<Measurement>> RunExport(const Options& options);
 absl::StatusOr<std::vector<Measurement>> RunPublish(const Options& options);
+// On GPUs, by Options::device. kUnavailable: built without CUDA, or no driver or device.
+absl::StatusOr<std::vector<Measurement>> RunGpuApply(const Options& options);
+absl::StatusOr<std::vector<Measurement>> RunGpuAudit(const Options& options);
+absl::StatusOr<std::vector<Measurement>> RunGpuDiff(const Options& options);
 
 }  // namespace wstore::bench

@@ -80,6 +80,9 @@ class TensorFingerprinter {
                       absl::Span<const uint16_t> offsets, const uint8_t* old_tile,
                       const uint8_t* values) const;
 
+  // For sums computed elsewhere: the key of A's Philox, and the upper half of its counters.
+  const std::array<uint64_t, 2>& philox_key() const { return philox_key_; }
+
  private:
   std::array<uint64_t, 2> A(uint64_t block) const;
 

@@ -48,6 +48,9 @@ class BenchCommand final : public Command {
                      "Where test data is made: up to 1.7 GB, with --full 3 GB; removed afterwards. "
                      "Default: the folder for temporary files")
         ->type_name(kDirectoryType);
+    verb->add_option("--device", device_,
+                     "The GPU for the benchmarks that run on one (apply, audit, diff)")
+        ->type_name("cuda:N");
     verb->footer(
         Examples({"wstore bench publish", "wstore bench all --full --dir /scratch --json"}));
     return verb;
@@ -56,6 +59,7 @@ class BenchCommand final : public Command {
   absl::StatusOr<ExitCode> Run(Session& session) override {
     bench::Options options;
     options.full = full_;
+    options.device = device_;
     std::error_code error;
     options.directory =
         directory_.empty() ? std::filesystem::temp_directory_path(error).string() : directory_;
@@ -63,7 +67,7 @@ class BenchCommand final : public Command {
     options.report = [&session](std::string_view text) { session.Remark(text); };
     std::vector<bench::Measurement> results;
     for (const bench::Benchmark& each : bench::Benchmarks()) {
-      if (name_ != "all" && name_ != each.name) continue;
+      if (name_ == "all" ? each.on_gpu && device_.empty() : name_ != each.name) continue;
       ASSIGN_OR_RETURN(const std::vector<bench::Measurement> measured, each.run(options));
       results.insert(results.end(), measured.begin(), measured.end());
     }
@@ -98,6 +102,7 @@ class BenchCommand final : public Command {
 
   std::string name_;
   std::string directory_;
+  std::string device_;
   bool full_ = false;
 };
 

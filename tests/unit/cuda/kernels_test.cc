@@ -1,0 +1,262 @@
+// The differ's kernels, run on the host, against the host's encoder, byte for byte.
+#include <cstring>
+#include <memory>
+#include <random>
+
+#include "tests/support/catch.h"
+#include "tests/support/cuda_emulation.h"
+#include "tests/support/random.h"
+#include "tests/unit/cuda/differ_reference.h"
+#include "transfer/cuda/apply_kernel.cuh"
+#include "transfer/cuda/audit_kernel.cuh"
+#include "transfer/cuda/chunk_kernels.cuh"
+#include "transfer/cuda/diff_kernel.cuh"
+#include "transfer/cuda/diff_tables.h"
+#include "transfer/cuda/digest_kernels.cuh"
+#include "xxhash.h"
+
+namespace wstore::testing {
+namespace {
+
+constexpr TransactionNumber kTransaction{0x1122334455667788};
+constexpr uint16_t kContributor = 3;
+
+// Memory that starts with what no kernel should rely on.
+template <typename T>
+std::unique_ptr<T[]> Garbage(uint64_t count, uint8_t byte) {
+  auto memory = std::make_unique_for_overwrite<T[]>(count + 1);
+  std::memset(static_cast<void*>(memory.get()), byte, (count + 1) * sizeof(T));
+  return memory;
+}
+
+// A pass with its tables in host memory.
+struct EmulatedPass {
+  cuda::HostTables host;
+  cuda::DiffTables tables{};
+  cuda::Counters counters{};
+  std::unique_ptr<cuda::TileRecord[]> tiles;
+  std::vector<cuda::TensorSumsEntry> sums;
+  std::unique_ptr<__uint128_t[]> slab, arena;
+  std::unique_ptr<cuda::ChunkItem[]> items;
+  std::unique_ptr<cuda::ChunkRecord[]> chunks;
+  std::unique_ptr<cuda::Piece[]> pieces;
+  std::unique_ptr<unsigned long long[]> block_sums;
+  std::unique_ptr<cuda::LeafJob[]> leaves;
+  std::unique_ptr<uint32_t[]> leaf_digests, tile_digests;
+  std::vector<std::vector<uint8_t>> moved;  // sides at addresses of the test's choice
+
+  // shift: elements by which both sides are off an aligned address, the new one twice.
+  EmulatedPass(const TwoSides& sides, const FingerprintKey& key, uint64_t patch_bytes,
+               uint32_t shift)
+      : host(cuda::MakeHostTables(sides.manifest, key)) {
+    for (cuda::TensorEntry& entry : host.tensors) {
+      entry.old_data = Place(sides.before.tensors[entry.index], shift * entry.element_bytes);
+      entry.new_data = Place(sides.after.tensors[entry.index], 2 * shift * entry.element_bytes);
+    }
+    const cuda::TableSizes sizes = cuda::SizesFor(sides.manifest, patch_bytes, true);
+    const uint64_t tile_count = sides.manifest.tiles();
+    tiles = Garbage<cuda::TileRecord>(tile_count, 0xee);
+    sums.resize(host.tensors.size());
+    slab = Garbage<__uint128_t>(sizes.slab_bytes / 16, 0xee);
+    arena = Garbage<__uint128_t>(sizes.arena_bytes / 16, 0xee);
+    items = Garbage<cuda::ChunkItem>(sides.manifest.spans() * kSpanTiles, 0xee);
+    chunks = Garbage<cuda::ChunkRecord>(sizes.max_chunks, 0xee);
+    pieces = Garbage<cuda::Piece>(sizes.max_pieces, 0xee);
+    block_sums = Garbage<unsigned long long>(sizes.arena_bytes / 128, 0xee);
+    leaves = Garbage<cuda::LeafJob>(sizes.max_leaves, 0xee);
+    leaf_digests = Garbage<uint32_t>(8 * uint64_t{sizes.max_leaves}, 0xee);
+    tile_digests = Garbage<uint32_t>(8 * tile_count, 0xee);
+    tables = {host.tensors.data(),
+              host.tile_tensors.data(),
+              host.multipliers.data(),
+              tiles.get(),
+              sums.data(),
+              &counters,
+              reinterpret_cast<uint8_t*>(slab.get()),
+              reinterpret_cast<uint8_t*>(arena.get()),
+              items.get(),
+              chunks.get(),
+              pieces.get(),
+              block_sums.get(),
+              leaves.get(),
+              leaf_digests.get(),
+              tile_digests.get(),
+              sizes.slab_bytes,
+              sizes.arena_bytes,
+              tile_count,
+              kTransaction.value(),
+              kChunkTargetBytes,
+              static_cast<uint32_t>(sides.manifest.spans()),
+              sizes.max_chunks,
+              sizes.max_pieces,
+              sizes.max_leaves,
+              kContributor,
+              1};
+  }
+
+  const uint8_t* Place(const std::vector<uint8_t>& bytes, uint32_t shift) {
+    std::vector<uint8_t>& copy = moved.emplace_back(bytes.size() + 48);
+    uint8_t* const start =
+        copy.data() + (16 - reinterpret_cast<uintptr_t>(copy.data()) % 16) + shift % 16;
+    std::copy(bytes.begin(), bytes.end(), start);
+    return start;
+  }
+
+  void Run() {
+    using emulation::Launch;
+    Launch(3, cuda::kDiffThreads, [this] {
+      tables.sums_both != 0 ? cuda::DiffKernel<true>(tables) : cuda::DiffKernel<false>(tables);
+    });
+    Launch(tables.span_count, cuda::kPlanThreads, [this] { cuda::PlanKernel(tables); });
+    Launch(2, cuda::kAssembleThreads, [this] { cuda::AssembleKernel(tables); });
+    Launch(2, cuda::kSealThreads, [this] { cuda::SealKernel(tables); });
+    Launch(1, cuda::kDigestThreads, [this] { cuda::LeafKernel(tables); });
+    Launch(1, cuda::kDigestThreads, [this] { cuda::RootKernel(tables); });
+  }
+};
+
+void RequireSame(const TwoSides& sides, const EmulatedPass& pass, const FingerprintKey& key) {
+  const ReferenceDiff reference = DiffOnHost(sides, kTransaction, kContributor);
+  REQUIRE(pass.counters.changed == reference.changed);
+  REQUIRE(pass.counters.changed_tiles == reference.tile_digests.size());
+  REQUIRE(pass.counters.chunks == reference.chunks.size());
+  for (uint32_t i = 0; i < pass.counters.chunks; ++i) {
+    const cuda::ChunkRecord& chunk = pass.chunks[i];
+    INFO("span " << chunk.span << " part " << chunk.part);
+    const auto expected =
+        reference.chunks.find({kContributor, chunk.span, static_cast<uint16_t>(chunk.part)});
+    REQUIRE(expected != reference.chunks.end());
+    const std::string_view bytes(reinterpret_cast<const char*>(pass.tables.arena + chunk.arena_at),
+                                 chunk.size);
+    const auto difference =
+        std::mismatch(bytes.begin(), bytes.end(), expected->second.begin(), expected->second.end());
+    INFO("differs at " << difference.first - bytes.begin() << " of " << bytes.size());
+    REQUIRE((bytes == expected->second));
+  }
+  for (const auto& [place, digest] : reference.tile_digests) {
+    const uint64_t tile = sides.manifest.GlobalTile(place);
+    INFO("tile " << tile);
+    REQUIRE(std::memcmp(&pass.tile_digests[8 * tile], digest.bytes.data(), 32) == 0);
+  }
+  for (size_t i = 0; i < pass.sums.size(); ++i) {
+    const TensorIndex tensor = pass.host.tensors[i].index;
+    INFO(sides.manifest.tensor(tensor).spec.name);
+    const Fingerprint before = SumOnHost(sides.manifest, key, sides.before, tensor);
+    const Fingerprint after = SumOnHost(sides.manifest, key, sides.after, tensor);
+    REQUIRE(pass.sums[i].before[0] == before.lanes[0]);
+    REQUIRE(pass.sums[i].before[1] == before.lanes[1]);
+    REQUIRE(pass.sums[i].after[0] == after.lanes[0]);
+    REQUIRE(pass.sums[i].after[1] == after.lanes[1]);
+  }
+}
+
+// The old side, moved by the pass's own changes, is the new one; and an audit of it says so.
+void RequireMoved(const TwoSides& sides, const EmulatedPass& pass, const FingerprintKey& key) {
+  emulation::Launch(2, cuda::kApplyThreads, [&pass] { cuda::MoveKernel(pass.tables); });
+  std::vector<cuda::TensorEntry> entries = pass.host.tensors;
+  for (cuda::TensorEntry& entry : entries) {
+    const std::vector<uint8_t>& wanted = sides.after.tensors[entry.index];
+    INFO(sides.manifest.tensor(entry.index).spec.name);
+    REQUIRE(std::memcmp(entry.old_data, wanted.data(), wanted.size()) == 0);
+    entry.new_data = entry.old_data;
+  }
+  std::vector<cuda::TensorSumsEntry> sums(entries.size());
+  const cuda::AuditTables audit{
+      entries.data(),        pass.tables.tile_tensors, pass.tables.multipliers, sums.data(), 0,
+      pass.tables.tile_count};
+  emulation::Launch(3, cuda::kAuditThreads, [&audit] { cuda::AuditKernel(audit); });
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const Fingerprint expected = SumOnHost(sides.manifest, key, sides.after, entries[i].index);
+    REQUIRE(sums[i].after[0] == expected.lanes[0]);
+    REQUIRE(sums[i].after[1] == expected.lanes[1]);
+  }
+}
+
+FingerprintKey RandomKey(std::mt19937_64& random) {
+  Digest digest;
+  for (uint8_t& byte : digest.bytes) byte = static_cast<uint8_t>(random());
+  return FingerprintKey(digest);
+}
+
+}  // namespace
+
+TEST_CASE("the device's differ writes the host's bytes, at all edges, densities and widths") {
+  std::mt19937_64 random(TestSeed("differ"));
+  const FingerprintKey key = RandomKey(random);
+  for (const uint32_t shift : {0, 1}) {
+    std::vector<ChangePattern> patterns = AllDensities();
+    std::shuffle(patterns.begin(), patterns.end(), random);
+    const TwoSides sides(EdgeTensors(), patterns, random);
+    EmulatedPass pass(sides, key, sides.manifest.size_bytes() + 16 * sides.manifest.tiles(), shift);
+    pass.Run();
+    RequireSame(sides, pass, key);
+    RequireMoved(sides, pass, key);
+  }
+}
+
+TEST_CASE("the device's differ cuts chunks and spans where the host does") {
+  std::mt19937_64 random(TestSeed("cuts"));
+  const FingerprintKey key = RandomKey(random);
+  // More than a span of small tensors; then eleven tiles of half a MiB.
+  std::vector<TensorSpec> specs;
+  for (int i = 0; i < 540; ++i) {
+    specs.push_back({absl::StrCat("small.", 1000 + i), Dtype::kBF16, {3}});
+  }
+  specs.push_back({"large", Dtype::kI64, {11 * kTileElements - 7}});
+  const TwoSides sides(specs, {{1}, {0.4}}, random);
+  EmulatedPass pass(sides, key, sides.manifest.size_bytes() + 16 * sides.manifest.tiles(), 0);
+  pass.Run();
+  RequireSame(sides, pass, key);
+  REQUIRE(pass.counters.chunks >= 3);
+}
+
+TEST_CASE("the device's differ says how much room it would have needed, and writes no further") {
+  std::mt19937_64 random(TestSeed("room"));
+  const FingerprintKey key = RandomKey(random);
+  const TwoSides sides({{"t", Dtype::kBF16, {3 * kTileElements}}}, {{0.02}}, random);
+  EmulatedPass enough(sides, key, 1 << 20, 0);
+  enough.Run();
+  RequireSame(sides, enough, key);
+  const uint64_t needed = enough.counters.slab_used;
+  EmulatedPass exact(sides, key, needed, 0);
+  exact.Run();
+  RequireSame(sides, exact, key);
+  EmulatedPass less(sides, key, needed - 16, 0);
+  less.Run();
+  REQUIRE(less.counters.slab_used == needed);
+  REQUIRE(less.counters.chunks == 0);
+  REQUIRE(less.tables.slab[less.tables.slab_bytes] == 0xee);
+}
+
+TEST_CASE("the device's XXH3 is xxHash's at every length of whole words") {
+  std::mt19937_64 random(TestSeed("xxh3"));
+  for (uint32_t words = 3; words <= 30; ++words) {
+    std::vector<uint64_t> data(words);
+    for (uint64_t& word : data) word = random();
+    const auto word_at = [&data](uint32_t i) { return data[i]; };
+    REQUIRE(cuda::XxhShort(word_at, 8 * words) == XXH3_64bits(data.data(), 8 * words));
+  }
+}
+
+TEST_CASE("the device's tree digest is the host's at every length") {
+  std::mt19937_64 random(TestSeed("tree digest"));
+  for (uint32_t size = 1; size < 9000; size += size < 300 ? 1 : 97 + random() % 50) {
+    std::vector<__uint128_t> words(size / 16 + 1);
+    uint8_t* const bytes = reinterpret_cast<uint8_t*>(words.data());
+    for (uint32_t i = 0; i < size; ++i) bytes[i] = static_cast<uint8_t>(random());
+    std::vector<uint32_t> leaves;
+    for (uint32_t at = 0; at < size; at += cuda::kLeafBytes) {
+      const cuda::ShaState leaf = cuda::LeafHash(bytes + at, std::min(size - at, cuda::kLeafBytes));
+      leaves.insert(leaves.end(), leaf.h, leaf.h + 8);
+    }
+    const cuda::ShaState root =
+        cuda::RootHash(leaves.data(), static_cast<uint32_t>(leaves.size() / 8), size);
+    Digest digest;
+    for (int i = 0; i < 32; ++i) {
+      digest.bytes[i] = static_cast<uint8_t>(root.h[i / 4] >> (24 - i % 4 * 8));
+    }
+    REQUIRE(digest == TreeDigest(absl::MakeConstSpan(bytes, size), cuda::kLeafBytes));
+  }
+}
+
+}  // namespace wstore::testing

@@ -1,0 +1,472 @@
+// The pass over both sides: changes found, summed and encoded, tile by tile.
+//
+// A thread block takes one tile at a time, each warp an eighth of it. First the warps read: every
+// lane compares sixteen bytes of both sides, adds them to the fingerprints, sets the bits of what
+// changed in the tile's bitmap, and packs the XOR bits behind those of its warp so far. Then the
+// block knows the tile's counts, so it knows form, length and place, and writes the tile. Copies
+// into shared memory run ahead, from one tile into the next, so that memory is busy all the time.
+#pragma once
+
+#include <cstdint>
+
+#include "transfer/cuda/device_math.cuh"
+#include "transfer/cuda/load.cuh"
+#include "transfer/cuda/sums.cuh"
+#include "transfer/cuda/tables.h"
+#include "transfer/cuda/tile_shape.cuh"
+
+namespace wstore::cuda {
+
+inline constexpr uint32_t kDiffThreads = 256;
+inline constexpr uint32_t kDiffWarps = kDiffThreads / kWarpLanes;
+inline constexpr uint32_t kDiffBlocksPerMultiprocessor = 3;
+inline constexpr uint32_t kWarpElements = kTileElementCount / kDiffWarps;
+// XOR bits that a warp keeps. A tile where more change is read again when its values are written:
+// of bf16, more than a quarter in some eighth of the tile.
+inline constexpr uint32_t kWarpValueBytes = 4096;
+// Steps of a warp whose copies are under way, and the one that it works on.
+inline constexpr uint32_t kDiffStages = 4;
+
+struct alignas(16) DiffShared {
+  uint32_t bitmap[kTileElementCount / 32];  // later the positions, as they are written
+  uint8_t values[kDiffWarps][kWarpValueBytes];
+  uint4 ring[kDiffWarps][kDiffStages][2][kWarpLanes];  // old and new bytes of a step
+  uint32_t warp_totals[kDiffWarps];
+  uint64_t slab_at;
+  uint32_t next_tile;
+};
+
+// A tile on both sides.
+struct TilePair {
+  TileBytes old_bytes;
+  TileBytes new_bytes;
+  uint64_t number;     // in the checkpoint
+  uint32_t tensor_at;  // entry of DiffTables::tensors
+  uint32_t width;
+  uint32_t elements;
+  bool is_whole;  // a whole tile at aligned addresses on both sides
+};
+
+// What a lane has summed of the open tensor.
+struct RunningSums {
+  uint64_t before[2] = {0, 0};
+  uint64_t after[2] = {0, 0};
+};
+
+// One bit for each of the lane's elements that is not zero.
+template <int kWidth>
+__device__ __forceinline__ uint32_t NonZeroMask(const uint4& x) {
+  const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+  uint32_t mask = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (kWidth == 1) {
+      // The top bit of every byte that is not zero, then those four bits side by side.
+      const uint32_t tops = (((words[i] & 0x7f7f7f7f) + 0x7f7f7f7f) | words[i]) & 0x80808080;
+      mask |= ((tops >> 7) * 0x01020408u >> 24 & 0xf) << (4 * i);
+    } else if constexpr (kWidth == 2) {
+      const uint32_t tops = (((words[i] & 0x7fff7fff) + 0x7fff7fff) | words[i]) & 0x80008000;
+      mask |= (tops >> 15 | tops >> 30) << (2 * i) & 3u << (2 * i);
+    } else if constexpr (kWidth == 4) {
+      mask |= (words[i] != 0 ? 1u : 0u) << i;
+    } else if (i % 2 == 0) {
+      mask |= ((words[i] | words[i + 1]) != 0 ? 1u : 0u) << (i / 2);
+    }
+  }
+  return mask;
+}
+
+// Writes those of the lane's elements that `mask` names to out[0], out[1], ...
+template <int kWidth>
+__device__ __forceinline__ void PackElements(const uint4& x, uint32_t mask, uint8_t* out) {
+  const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+  for (int i = 0; i < 16 / kWidth; ++i) {
+    if ((mask >> i & 1) == 0) continue;
+    if constexpr (kWidth == 1) {
+      *out = static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8));
+    } else if constexpr (kWidth == 2) {
+      *reinterpret_cast<uint16_t*>(out) = static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16));
+    } else if constexpr (kWidth == 4) {
+      *reinterpret_cast<uint32_t*>(out) = words[i];
+    } else {
+      *reinterpret_cast<uint64_t*>(out) = words[2 * i] | uint64_t{words[2 * i + 1]} << 32;
+    }
+    out += kWidth;
+  }
+}
+
+// Writes the one element that `mask` names.
+template <int kWidth>
+__device__ __forceinline__ void StoreElement(const uint4& x, uint32_t mask, uint8_t* out) {
+  const uint32_t element = __ffs(static_cast<int>(mask)) - 1;
+  if constexpr (kWidth == 8) {
+    *reinterpret_cast<uint64_t*>(out) =
+        element == 0 ? x.x | uint64_t{x.y} << 32 : x.z | uint64_t{x.w} << 32;
+  } else {
+    const uint32_t byte = element * kWidth;
+    const uint32_t low = (byte & 4) != 0 ? x.y : x.x;
+    const uint32_t high = (byte & 4) != 0 ? x.w : x.z;
+    const uint32_t word = ((byte & 8) != 0 ? high : low) >> (byte % 4 * 8);
+    if constexpr (kWidth == 1) *out = static_cast<uint8_t>(word);
+    if constexpr (kWidth == 2) *reinterpret_cast<uint16_t*>(out) = static_cast<uint16_t>(word);
+    if constexpr (kWidth == 4) *reinterpret_cast<uint32_t*>(out) = word;
+  }
+}
+
+// Puts the lane's bits where they belong in the bitmap. A warp's 512 bytes have 512 / kWidth bits.
+template <int kWidth>
+__device__ __forceinline__ void StoreMask(uint32_t mask, uint32_t lane, uint8_t* bits) {
+  if constexpr (kWidth == 1) {
+    reinterpret_cast<uint16_t*>(bits)[lane] = static_cast<uint16_t>(mask);
+  } else if constexpr (kWidth == 2) {
+    bits[lane] = static_cast<uint8_t>(mask);
+  } else if constexpr (kWidth == 4) {
+    const uint32_t upper = __shfl_down_sync(kFullWarp, mask, 1);
+    if (lane % 2 == 0) bits[lane / 2] = static_cast<uint8_t>(mask | upper << 4);
+  } else {
+    uint32_t joined = mask | __shfl_down_sync(kFullWarp, mask, 1) << 2;
+    joined |= __shfl_down_sync(kFullWarp, joined, 2) << 4;
+    if (lane % 4 == 0) bits[lane / 4] = static_cast<uint8_t>(joined);
+  }
+}
+
+__device__ __forceinline__ uint4 Xor(const uint4& a, const uint4& b) {
+  return make_uint4(a.x ^ b.x, a.y ^ b.y, a.z ^ b.z, a.w ^ b.w);
+}
+
+// Starts the copies of one step of a warp.
+__device__ __forceinline__ void CopyStep(const TilePair& tile, uint32_t at, uint32_t step,
+                                         uint32_t lane, uint4 (*ring)[2][kWarpLanes]) {
+  CopySixteen(&ring[step % kDiffStages][0][lane], tile.old_bytes.begin + at);
+  CopySixteen(&ring[step % kDiffStages][1][lane], tile.new_bytes.begin + at);
+}
+
+// Starts the copies of a tile's first steps. Of a tile that is not whole, nothing.
+__device__ __forceinline__ void CopyFirstSteps(const TilePair& tile, uint32_t warp, uint32_t lane,
+                                               uint4 (*ring)[2][kWarpLanes]) {
+  if (!tile.is_whole) return;
+  const uint32_t start = warp * kWarpElements * tile.width + lane * 16;
+#pragma unroll
+  for (uint32_t step = 0; step + 1 < kDiffStages; ++step) {
+    CopyStep(tile, start + step * kSumBlockBytes, step, lane, ring);
+    CommitCopies();
+  }
+}
+
+// Packs the changes of a step behind the `found` ones before it. Returns their number.
+template <int kWidth>
+__device__ __forceinline__ uint32_t PackStep(const uint4& change, uint32_t mask, uint32_t found,
+                                             uint32_t lane, uint8_t* values) {
+  constexpr uint32_t kRoom = kWarpValueBytes / kWidth;
+  const uint32_t changed_lanes = __ballot_sync(kFullWarp, mask != 0);
+  if (changed_lanes == 0) return 0;
+  if (!__any_sync(kFullWarp, (mask & (mask - 1)) != 0)) {
+    // At most one change a lane, as nearly always where changes are few.
+    const uint32_t total = __popc(changed_lanes);
+    if (mask != 0 && found + total <= kRoom) {
+      const uint32_t at = found + __popc(changed_lanes & ((1u << lane) - 1));
+      StoreElement<kWidth>(change, mask, values + at * kWidth);
+    }
+    return total;
+  }
+  const uint32_t up_to = WarpInclusiveSum(__popc(mask), lane);
+  const uint32_t total = __shfl_sync(kFullWarp, up_to, kWarpLanes - 1);
+  if (found + total <= kRoom) {
+    PackElements<kWidth>(change, mask, values + (found + up_to - __popc(mask)) * kWidth);
+  }
+  return total;
+}
+
+// Compares a warp's eighth of a tile, whose first copies are under way if it is whole. kBoth: the
+// old side is summed too. Returns the number of changes; past the room for them they are only
+// counted.
+template <int kWidth, bool kBoth, bool kWhole>
+__device__ __forceinline__ uint32_t ReadEighth(const TilePair& tile, const DiffTables& tables,
+                                               uint32_t warp, uint32_t lane, RunningSums* sums,
+                                               DiffShared& shared) {
+  constexpr uint32_t kSteps = kWarpElements * kWidth / kSumBlockBytes;
+  constexpr uint32_t kGroup = kSteps < kWarpLanes ? kSteps : kWarpLanes;
+  const TensorEntry& tensor = tables.tensors[tile.tensor_at];
+  uint4(*const ring)[2][kWarpLanes] = shared.ring[warp];
+  uint8_t* const values = shared.values[warp];
+  const uint32_t start = warp * kWarpElements * kWidth;
+  const uint64_t first_block =
+      ((tile.number - tensor.first_tile) * kTileElementCount * kWidth + start) / kSumBlockBytes;
+  LaneMultipliers b;
+  b.Load(tables.multipliers, lane);
+  uint32_t found = 0;
+  for (uint32_t group = 0; group < kSteps; group += kGroup) {
+    const Multipliers own =
+        BlockMultipliers(tensor.philox_key, tensor.philox_high, first_block + group + lane);
+#pragma unroll 2
+    for (uint32_t i = 0; i < kGroup; ++i) {
+      const uint32_t step = group + i;
+      const uint32_t at = start + step * kSumBlockBytes + lane * 16;
+      uint4 before;
+      uint4 after;
+      if constexpr (kWhole) {
+        const uint32_t ahead = step + kDiffStages - 1;
+        if (ahead < kSteps) {
+          CopyStep(tile, at + (kDiffStages - 1) * kSumBlockBytes, ahead, lane, ring);
+        }
+        CommitCopies();
+        WaitForCopies<kDiffStages - 1>();
+        before = ring[step % kDiffStages][0][lane];
+        after = ring[step % kDiffStages][1][lane];
+      } else {
+        before = LoadSixteen(tile.old_bytes, at);
+        after = LoadSixteen(tile.new_bytes, at);
+      }
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const uint64_t a = Shuffle64(own.lane[k], i);
+        if constexpr (kBoth) sums->before[k] += a * Dot(b.b[k], before);
+        sums->after[k] += a * Dot(b.b[k], after);
+      }
+      const uint4 change = Xor(before, after);
+      const uint32_t mask = NonZeroMask<kWidth>(change);
+      StoreMask<kWidth>(
+          mask, lane,
+          reinterpret_cast<uint8_t*>(shared.bitmap) + (start + step * kSumBlockBytes) / kWidth / 8);
+      found += PackStep<kWidth>(change, mask, found, lane, values);
+    }
+  }
+  return found;
+}
+
+// Writes the values of a warp's eighth that had no room, from another look at it.
+template <int kWidth>
+__device__ void WriteValuesAgain(const TilePair& tile, uint32_t warp, uint32_t lane, uint8_t* out) {
+  constexpr uint32_t kBytes = kWarpElements * kWidth;
+  for (uint32_t at = warp * kBytes; at < (warp + 1) * kBytes; at += kSumBlockBytes) {
+    const uint4 change = Xor(LoadSixteen(tile.old_bytes, at + lane * 16),
+                             LoadSixteen(tile.new_bytes, at + lane * 16));
+    const uint32_t mask = NonZeroMask<kWidth>(change);
+    const uint32_t up_to = WarpInclusiveSum(__popc(mask), lane);
+    PackElements<kWidth>(change, mask, out + (up_to - __popc(mask)) * kWidth);
+    out += __shfl_sync(kFullWarp, up_to, kWarpLanes - 1) * kWidth;
+  }
+}
+
+__device__ inline void WriteDense(const TilePair& tile, uint32_t thread, uint8_t* out) {
+  // Whole sixteens: the slab has room, and what lies behind a tile is zero.
+  for (uint32_t at = thread * 16; at < tile.old_bytes.size; at += kDiffThreads * 16) {
+    *reinterpret_cast<uint4*>(out + at) =
+        Xor(LoadSixteen(tile.old_bytes, at), LoadSixteen(tile.new_bytes, at));
+  }
+}
+
+template <int kWidth>
+__device__ __forceinline__ void CopyValues(const uint8_t* from, uint32_t count, uint32_t lane,
+                                           uint8_t* out) {
+  for (uint32_t i = lane; i < count; i += kWarpLanes) {
+    if constexpr (kWidth == 1) {
+      out[i] = from[i];
+    } else if constexpr (kWidth == 2) {
+      reinterpret_cast<uint16_t*>(out)[i] = reinterpret_cast<const uint16_t*>(from)[i];
+    } else if constexpr (kWidth == 4) {
+      reinterpret_cast<uint32_t*>(out)[i] = reinterpret_cast<const uint32_t*>(from)[i];
+    } else {
+      reinterpret_cast<uint64_t*>(out)[i] = reinterpret_cast<const uint64_t*>(from)[i];
+    }
+  }
+}
+
+// Writes the positions of form kBlocks or kOffsets in place of the bitmap, which is in `bits`: a
+// thread for each block of 256 elements.
+__device__ inline void LayOutPositions(const TileShape& shape, uint32_t form,
+                                       const uint32_t (&bits)[8], uint32_t count,
+                                       uint32_t changes_below, uint32_t escapes_below,
+                                       uint32_t thread, uint8_t* positions) {
+  const uint32_t capped = count < kEscaped ? count : kEscaped;
+  const uint32_t next = __shfl_down_sync(kFullWarp, capped, 1);
+  uint8_t* bytes = positions;
+  if (form == kFormBlocks) {
+    if (thread % 2 == 0 && thread / 2 < shape.count_bytes()) {
+      positions[thread / 2] = static_cast<uint8_t>(capped | next << 4);
+    }
+    if (count >= kEscaped) {
+      positions[shape.count_bytes() + escapes_below] = static_cast<uint8_t>(count - kEscaped);
+    }
+    bytes += shape.count_bytes() + shape.escapes;
+  }
+  uint32_t at = changes_below;
+#pragma unroll
+  for (uint32_t word = 0; word < 8; ++word) {
+    for (uint32_t left = bits[word]; left != 0; left &= left - 1) {
+      const uint32_t offset = word * 32 + __ffs(static_cast<int>(left)) - 1;
+      if (form == kFormBlocks) {
+        bytes[at++] = static_cast<uint8_t>(offset);
+      } else {
+        reinterpret_cast<uint16_t*>(bytes)[at++] =
+            static_cast<uint16_t>(thread * kBlockElementCount + offset);
+      }
+    }
+  }
+}
+
+// Encodes what ReadEighth found: `found` by this warp. All threads of the block.
+template <int kWidth>
+__device__ void WriteTile(const DiffTables& tables, const TilePair& tile, uint64_t number,
+                          uint32_t found, DiffShared& shared) {
+  const uint32_t thread = threadIdx.x;
+  const uint32_t lane = thread % kWarpLanes;
+  const uint32_t warp = thread / kWarpLanes;
+  // A thread for each block of 256 elements. Its count and whether it is escaped, in one number.
+  uint32_t bits[8];
+  uint32_t count = 0;
+#pragma unroll
+  for (uint32_t i = 0; i < 8; ++i) {
+    bits[i] = shared.bitmap[thread * 8 + i];
+    count += __popc(bits[i]);
+  }
+  constexpr uint32_t kOneEscape = 1 << 20;
+  const uint32_t both = count + (count >= kEscaped ? kOneEscape : 0);
+  const uint32_t up_to = WarpInclusiveSum(both, lane);
+  if (lane == kWarpLanes - 1) shared.warp_totals[warp] = up_to;
+  __syncthreads();
+  uint32_t below = 0;
+  uint32_t all = 0;
+#pragma unroll
+  for (uint32_t i = 0; i < kDiffWarps; ++i) {
+    if (i < warp) below += shared.warp_totals[i];
+    all += shared.warp_totals[i];
+  }
+  const uint32_t changes_of_warps_below = below % kOneEscape;
+  below += up_to - both;
+
+  TileShape shape{tile.elements, kWidth, all % kOneEscape, all / kOneEscape};
+  const uint32_t form = ChooseForm(shape);
+  const uint32_t size = shape.changed == 0 ? 0 : shape.CanonicalBytes(form);
+  if (thread == 0) {
+    shared.slab_at =
+        size == 0 ? 0
+                  : atomicAdd(&tables.counters->slab_used,
+                              static_cast<unsigned long long>(RoundUp(size, kSlabAlignment)));
+    const uint32_t escapes = form == kFormBlocks ? shape.escapes : 0;
+    tables.tiles[number] = {shared.slab_at, size, shape.changed,
+                            (shape.changed - 1) | form << 16 | escapes << 18, 0};
+  }
+  if (size == 0) return;
+  uint8_t* const positions = reinterpret_cast<uint8_t*>(shared.bitmap);
+  if (form == kFormBlocks || form == kFormOffsets) {
+    LayOutPositions(shape, form, bits, count, below % kOneEscape, below / kOneEscape, thread,
+                    positions);
+  }
+  __syncthreads();
+  if (shared.slab_at + size > tables.slab_bytes) return;
+  uint8_t* const out = tables.slab + shared.slab_at;
+  if (form == kFormDense) {
+    WriteDense(tile, thread, out);
+    return;
+  }
+  uint8_t* const values = out + changes_of_warps_below * kWidth;
+  if (found <= kWarpValueBytes / kWidth) {
+    CopyValues<kWidth>(shared.values[warp], found, lane, values);
+  } else {
+    WriteValuesAgain<kWidth>(tile, warp, lane, values);
+  }
+  // Positions in whole words; what lies behind them up to a multiple of eight is zero.
+  const uint32_t positions_at = shape.positions_at();
+  if (thread < positions_at - shape.changed * kWidth) out[shape.changed * kWidth + thread] = 0;
+  const uint32_t position_bytes = size - positions_at;
+  const uint32_t end = static_cast<uint32_t>(RoundUp(size, 8));
+  for (uint32_t at = thread * 4; positions_at + at < end; at += kDiffThreads * 4) {
+    uint32_t word = 0;
+    if (at < position_bytes) {
+      word = shared.bitmap[at / 4];
+      const uint32_t left = position_bytes - at;
+      if (left < 4) word &= (1u << (8 * left)) - 1;
+    }
+    *reinterpret_cast<uint32_t*>(out + positions_at + at) = word;
+  }
+}
+
+// Tile `number`; past the last one, nothing of it but its number.
+__device__ __forceinline__ TilePair FindTile(const DiffTables& tables, uint64_t number) {
+  TilePair tile;
+  tile.number = number;
+  tile.is_whole = false;
+  if (number >= tables.tile_count) return tile;
+  tile.tensor_at = tables.tile_tensors[number];
+  const TensorEntry& tensor = tables.tensors[tile.tensor_at];
+  const uint64_t first = (number - tensor.first_tile) * kTileElementCount;
+  const uint64_t left = tensor.elements - first;
+  tile.width = tensor.element_bytes;
+  tile.elements = left < kTileElementCount ? static_cast<uint32_t>(left) : kTileElementCount;
+  tile.old_bytes = {tensor.old_data + first * tile.width, tile.elements * tile.width};
+  tile.new_bytes = {tensor.new_data + first * tile.width, tile.elements * tile.width};
+  const uint64_t shifts = reinterpret_cast<uintptr_t>(tile.old_bytes.begin) |
+                          reinterpret_cast<uintptr_t>(tile.new_bytes.begin);
+  tile.is_whole = tile.elements == kTileElementCount && shifts % 16 == 0;
+  return tile;
+}
+
+// Reads and writes `tile` and starts on the next one. Returns that one.
+template <int kWidth, bool kBoth>
+__device__ __forceinline__ TilePair DiffOneTile(const DiffTables& tables, const TilePair& tile,
+                                                RunningSums* sums, DiffShared& shared) {
+  const uint32_t lane = threadIdx.x % kWarpLanes;
+  const uint32_t warp = threadIdx.x / kWarpLanes;
+  const uint32_t found =
+      tile.is_whole ? ReadEighth<kWidth, kBoth, true>(tile, tables, warp, lane, sums, shared)
+                    : ReadEighth<kWidth, kBoth, false>(tile, tables, warp, lane, sums, shared);
+  __syncthreads();
+  const TilePair next = FindTile(tables, shared.next_tile);
+  CopyFirstSteps(next, warp, lane, shared.ring[warp]);
+  WriteTile<kWidth>(tables, tile, tile.number, found, shared);
+  return next;
+}
+
+// Adds a lane's sums to those of a tensor. All lanes of the warp.
+__device__ inline void FlushSums(TensorSumsEntry* entry, RunningSums* sums) {
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const uint64_t before = WarpSum(sums->before[k]);
+    const uint64_t after = WarpSum(sums->after[k]);
+    if (threadIdx.x % kWarpLanes == 0) {
+      atomicAdd(&entry->before[k], static_cast<unsigned long long>(before));
+      atomicAdd(&entry->after[k], static_cast<unsigned long long>(after));
+    }
+  }
+  *sums = RunningSums();
+}
+
+// A grid of any size: blocks take the next tile until there is none. kBoth: both sides are summed,
+// not only the new one. Needs sizeof(DiffShared) of dynamic shared memory.
+template <bool kBoth>
+__global__ void __launch_bounds__(kDiffThreads, kDiffBlocksPerMultiprocessor)
+    DiffKernel(const DiffTables tables) {
+  WSTORE_DYNAMIC_SHARED(DiffShared, shared);
+  RunningSums sums;
+  uint32_t open_tensor = UINT32_MAX;
+  TilePair tile = FindTile(tables, blockIdx.x);
+  CopyFirstSteps(tile, threadIdx.x / kWarpLanes, threadIdx.x % kWarpLanes,
+                 shared.ring[threadIdx.x / kWarpLanes]);
+  while (tile.number < tables.tile_count) {
+    if (threadIdx.x == 0) shared.next_tile = gridDim.x + atomicAdd(&tables.counters->next_tile, 1u);
+    if (tile.tensor_at != open_tensor) {
+      if (open_tensor != UINT32_MAX) FlushSums(&tables.sums[open_tensor], &sums);
+      open_tensor = tile.tensor_at;
+    }
+    switch (tile.width) {
+      case 1:
+        tile = DiffOneTile<1, kBoth>(tables, tile, &sums, shared);
+        break;
+      case 2:
+        tile = DiffOneTile<2, kBoth>(tables, tile, &sums, shared);
+        break;
+      case 4:
+        tile = DiffOneTile<4, kBoth>(tables, tile, &sums, shared);
+        break;
+      default:
+        tile = DiffOneTile<8, kBoth>(tables, tile, &sums, shared);
+        break;
+    }
+    __syncthreads();
+  }
+  if (open_tensor != UINT32_MAX) FlushSums(&tables.sums[open_tensor], &sums);
+}
+
+}  // namespace wstore::cuda

@@ -1,0 +1,110 @@
+// Diff and encode on the GPU: a shadow and new weights in, chunks out, in one pass over memory and
+// one launch for all tensors. The same pass sums both sides. The bytes are those of the host's
+// encoder (ChunkBuilder), the cuts those of the host's diff, and so is the digest.
+//
+//   ASSIGN_OR_RETURN(auto differ, CudaDiffer::Create(manifest, key, options));
+//   RETURN_IF_ERROR(differ->Start(shadow, weights, transaction));   // on the stream
+//   ASSIGN_OR_RETURN(const CudaDiff diff, differ->Finish());        // waits for the stream
+//   ... send the chunks, or ReadChunk; when the version is committed:
+//   RETURN_IF_ERROR(differ->MoveShadow());
+//
+// Weights are read in place and never written. The shadow is written by MoveShadow alone. Either
+// may be in device memory or in pinned host memory, which costs the bus's bandwidth. Where more
+// than about a quarter of a tile's elements change (of bf16; less of wider ones), some of it is
+// read twice.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "wstore/cuda.h"
+#include "wstore/digest.h"
+#include "wstore/fingerprint.h"
+#include "wstore/manifest.h"
+#include "wstore/types.h"
+
+namespace wstore {
+
+struct CudaDifferOptions {
+  CudaStream stream = nullptr;
+  CudaMemory* memory = nullptr;  // must outlive the differ
+  // Room for encoded changes. The differ takes a little more than twice as much device memory, and
+  // for each tile of the checkpoint some 70 bytes; all of it is taken by Create.
+  uint64_t patch_bytes = 0;
+  uint16_t contributor = 0;
+  // Whether to compute the digest of the patch set.
+  bool with_digest = true;
+  // Whether to sum the shadow too, so that one that has drifted from the parent version is seen.
+  bool with_shadow_sums = true;
+};
+
+// A chunk in device memory, on the differ's stream, until the next Start.
+struct CudaChunk {
+  ChunkKey key;
+  const uint8_t* data = nullptr;
+  uint64_t size_bytes = 0;
+  uint64_t changed = 0;  // elements
+};
+
+struct CudaDiff {
+  std::vector<CudaChunk> chunks;  // by key
+  uint64_t changed = 0;           // elements
+  std::optional<Digest> digest;   // of the patch set, if asked for
+  std::vector<TouchedSums> sums;  // by tensor: the whole of it, in the shadow (if asked for) and in
+                                  // the weights
+};
+
+// Not thread-safe. All device work is on the stream of the options.
+class CudaDiffer {
+ public:
+  // Keeps `manifest`, which must outlive it. Synchronizes the stream.
+  //   kInvalidArgument: no memory resource
+  static absl::StatusOr<std::unique_ptr<CudaDiffer>> Create(const Manifest& manifest,
+                                                            const FingerprintKey& key,
+                                                            const CudaDifferOptions& options);
+  virtual ~CudaDiffer() = default;
+
+  // Puts a pass on the stream and returns. shadow, weights: an address for each tensor of the
+  // manifest, at a multiple of the element's width (null where a tensor has no elements); the
+  // memory must stay, and the weights unchanged, until the pass is done. Addresses other than the
+  // last ones are checked and sent to the device first, which waits for earlier passes.
+  //   kInvalidArgument: other than one address a tensor, null or misaligned ones, or ones that the
+  //     device cannot reach. They are listed
+  virtual absl::Status Start(absl::Span<const void* const> shadow,
+                             absl::Span<const void* const> weights,
+                             TransactionNumber transaction) = 0;
+
+  // Waits for the pass and returns what it found. What is in the chunks stays on the device.
+  //   kFailedPrecondition: no pass was started
+  //   kOutOfRange: the changes take more than patch_bytes; how much they take is in the message.
+  //     Nothing was written; a differ with that much room can do the same pass
+  virtual absl::StatusOr<CudaDiff> Finish() = 0;
+
+  // Copies a chunk of the last Finish to `out`, of its size. Waits for the stream.
+  virtual absl::Status ReadChunk(const CudaChunk& chunk, absl::Span<char> out) = 0;
+
+  // After Finish: XORs the changes into the shadow, on the stream, and returns. Once: a second call
+  // is refused.
+  //   kFailedPrecondition: there is no finished pass, or it was moved already
+  virtual absl::Status MoveShadow() = 0;
+};
+
+// Sums whole tensors. Not thread-safe; a stream and a memory resource as above.
+class CudaAuditor {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaAuditor>> Create(const Manifest& manifest,
+                                                             const FingerprintKey& key,
+                                                             CudaStream stream, CudaMemory* memory);
+  virtual ~CudaAuditor() = default;
+
+  // As CudaDiffer::Start, for one side.
+  virtual absl::Status Start(absl::Span<const void* const> weights) = 0;
+  // Waits for it. By tensor.
+  virtual absl::StatusOr<std::vector<Fingerprint>> Finish() = 0;
+};
+
+}  // namespace wstore

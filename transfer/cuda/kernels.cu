@@ -1,0 +1,94 @@
+#include "transfer/cuda/kernels.h"
+
+#include <algorithm>
+
+#include "absl/status/statusor.h"
+#include "common/status_macros.h"
+#include "transfer/cuda/apply_kernel.cuh"
+#include "transfer/cuda/audit_kernel.cuh"
+#include "transfer/cuda/chunk_kernels.cuh"
+#include "transfer/cuda/diff_kernel.cuh"
+#include "transfer/cuda/digest_kernels.cuh"
+#include "transfer/cuda/runtime.h"
+
+namespace wstore::cuda {
+namespace {
+
+// As many blocks as run at a time, but no more than there is work for.
+absl::StatusOr<uint32_t> FillDevice(uint32_t blocks_per_multiprocessor, uint64_t work) {
+  int device = 0;
+  int multiprocessors = 0;
+  RETURN_IF_ERROR(WSTORE_CUDA(cudaGetDevice(&device)));
+  RETURN_IF_ERROR(WSTORE_CUDA(
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device)));
+  const uint64_t blocks = uint64_t{blocks_per_multiprocessor} * multiprocessors;
+  return static_cast<uint32_t>(std::min(blocks, std::max<uint64_t>(work, 1)));
+}
+
+template <bool kBoth>
+absl::Status StartDiff(const DiffTables& tables, uint32_t blocks, CudaStream stream) {
+  const void* const kernel = reinterpret_cast<const void*>(DiffKernel<kBoth>);
+  RETURN_IF_ERROR(WSTORE_CUDA(cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(DiffShared))));
+  RETURN_IF_ERROR(WSTORE_CUDA(cudaFuncSetAttribute(
+      kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared)));
+  return LaunchWithShared("the launch of DiffKernel", DiffKernel<kBoth>, blocks, kDiffThreads,
+                          static_cast<uint32_t>(sizeof(DiffShared)), stream, tables);
+}
+
+constexpr uint32_t kSealBlocksPerMultiprocessor = 16;
+constexpr uint32_t kDigestBlocksPerMultiprocessor = 16;
+constexpr uint32_t kMoveBlocksPerMultiprocessor = 8;
+
+}  // namespace
+
+absl::Status LaunchDiff(const DiffTables& tables, CudaStream stream) {
+  if (tables.tile_count == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const uint32_t blocks,
+                   FillDevice(kDiffBlocksPerMultiprocessor, tables.tile_count));
+  return tables.sums_both != 0 ? StartDiff<true>(tables, blocks, stream)
+                               : StartDiff<false>(tables, blocks, stream);
+}
+
+absl::Status LaunchChunks(const DiffTables& tables, CudaStream stream) {
+  if (tables.tile_count == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(Launch("the launch of PlanKernel", PlanKernel, tables.span_count, kPlanThreads,
+                         stream, tables));
+  ASSIGN_OR_RETURN(const uint32_t blocks,
+                   FillDevice(kAssembleBlocksPerMultiprocessor, tables.max_pieces));
+  RETURN_IF_ERROR(Launch("the launch of AssembleKernel", AssembleKernel, blocks, kAssembleThreads,
+                         stream, tables));
+  ASSIGN_OR_RETURN(const uint32_t warps,
+                   FillDevice(kSealBlocksPerMultiprocessor, tables.max_chunks));
+  return Launch("the launch of SealKernel", SealKernel, warps, kSealThreads, stream, tables);
+}
+
+absl::Status LaunchDigests(const DiffTables& tables, CudaStream stream) {
+  if (tables.tile_count == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const uint32_t leaf_blocks,
+                   FillDevice(kDigestBlocksPerMultiprocessor,
+                              (tables.max_leaves + kDigestThreads - 1) / kDigestThreads));
+  RETURN_IF_ERROR(
+      Launch("the launch of LeafKernel", LeafKernel, leaf_blocks, kDigestThreads, stream, tables));
+  ASSIGN_OR_RETURN(const uint32_t root_blocks,
+                   FillDevice(kDigestBlocksPerMultiprocessor,
+                              (tables.tile_count + kDigestThreads - 1) / kDigestThreads));
+  return Launch("the launch of RootKernel", RootKernel, root_blocks, kDigestThreads, stream,
+                tables);
+}
+
+absl::Status LaunchMove(const DiffTables& tables, CudaStream stream) {
+  if (tables.tile_count == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const uint32_t blocks,
+                   FillDevice(kMoveBlocksPerMultiprocessor, tables.tile_count));
+  return Launch("the launch of MoveKernel", MoveKernel, blocks, kApplyThreads, stream, tables);
+}
+
+absl::Status LaunchAudit(const AuditTables& tables, CudaStream stream) {
+  if (tables.end_tile == tables.first_tile) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const uint32_t blocks,
+                   FillDevice(kAuditBlocksPerMultiprocessor, tables.end_tile - tables.first_tile));
+  return Launch("the launch of AuditKernel", AuditKernel, blocks, kAuditThreads, stream, tables);
+}
+
+}  // namespace wstore::cuda

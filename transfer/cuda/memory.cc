@@ -1,0 +1,70 @@
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "transfer/cuda/runtime.h"
+#include "wstore/cuda.h"
+
+namespace wstore {
+namespace {
+
+class PoolMemory final : public CudaMemory {
+ public:
+  absl::StatusOr<void*> Allocate(uint64_t size_bytes, CudaStream stream) override {
+    void* memory = nullptr;
+    const absl::Status status = WSTORE_CUDA(cudaMallocAsync(&memory, size_bytes, stream));
+    if (status.ok()) return memory;
+    return Prefixed(status, absl::StrCat("allocating ", size_bytes, " bytes on the device"));
+  }
+  // A context that is lost frees nothing, and there is nobody to tell.
+  void Free(void* memory, uint64_t, CudaStream stream) override {
+    (void)WSTORE_CUDA(cudaFreeAsync(memory, stream));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<CudaMemory> MakeCudaPoolMemory() { return std::make_unique<PoolMemory>(); }
+
+absl::Status UseCudaDevice(int index) {
+  int count = 0;
+  RETURN_IF_ERROR(WSTORE_CUDA(cudaGetDeviceCount(&count)));
+  if (index < 0 || index >= count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no CUDA device ", index, "; there are ", count, ", from 0"));
+  }
+  return WSTORE_CUDA(cudaSetDevice(index));
+}
+
+absl::StatusOr<std::string> DescribeCudaDevice() {
+  int device = 0;
+  cudaDeviceProp properties;
+  RETURN_IF_ERROR(WSTORE_CUDA(cudaGetDevice(&device)));
+  RETURN_IF_ERROR(WSTORE_CUDA(cudaGetDeviceProperties(&properties, device)));
+  return absl::StrCat(properties.name, ", compute capability ", properties.major, ".",
+                      properties.minor, ", ", properties.multiProcessorCount, " multiprocessors");
+}
+
+absl::StatusOr<OwnedCudaStream> OwnedCudaStream::Create() {
+  CudaStream stream = nullptr;
+  RETURN_IF_ERROR(WSTORE_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
+  return OwnedCudaStream(stream);
+}
+
+OwnedCudaStream::~OwnedCudaStream() {
+  if (stream_ != nullptr) (void)WSTORE_CUDA(cudaStreamDestroy(stream_));
+}
+
+OwnedCudaStream::OwnedCudaStream(OwnedCudaStream&& other) noexcept
+    : stream_(std::exchange(other.stream_, nullptr)) {}
+
+OwnedCudaStream& OwnedCudaStream::operator=(OwnedCudaStream&& other) noexcept {
+  std::swap(stream_, other.stream_);
+  return *this;
+}
+
+absl::Status OwnedCudaStream::Synchronize() const {
+  return WSTORE_CUDA(cudaStreamSynchronize(stream_));
+}
+
+}  // namespace wstore

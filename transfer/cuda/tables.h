@@ -1,0 +1,131 @@
+// What host and device code of the differ share: tables in device memory, as plain numbers.
+#pragma once
+
+#include <cstdint>
+
+namespace wstore::cuda {
+
+inline constexpr uint32_t kTileElementCount = 65536;
+inline constexpr uint32_t kBlockElementCount = 256;
+inline constexpr uint32_t kSpanTileCount = 512;
+// Bytes that one pair of multipliers A of the fingerprint covers.
+inline constexpr uint32_t kSumBlockBytes = 512;
+// Tiles lie at multiples of this in the slab, chunks at multiples of this in the arena.
+inline constexpr uint32_t kSlabAlignment = 16;
+inline constexpr uint32_t kChunkAlignment = 1024;
+// A chunk is put together in pieces of so many bytes, each by one thread block.
+inline constexpr uint32_t kPieceBytes = 64 << 10;
+inline constexpr uint32_t kLeafBytes = 4096;
+
+// One tensor, at one address on each side.
+struct TensorEntry {
+  const uint8_t* old_data;
+  const uint8_t* new_data;  // null where only one side is summed
+  uint64_t elements;
+  uint64_t first_tile;  // its number in the whole checkpoint
+  // Philox key and upper half of the counter: TensorFingerprinter::philox_key.
+  uint64_t philox_key;
+  uint64_t philox_high;
+  uint32_t element_bytes;
+  uint32_t index;  // in the manifest
+};
+
+// The fingerprints of one tensor on both sides, both lanes.
+struct TensorSumsEntry {
+  unsigned long long before[2];
+  unsigned long long after[2];
+};
+
+// The encoded changes of one tile, by number of the tile in the whole checkpoint.
+struct TileRecord {
+  uint64_t slab_at;
+  uint32_t bytes;    // canonical; 0: nothing changes
+  uint32_t changed;  // elements
+  uint32_t packed;   // the second word of a tile entry of the chunk format
+  uint32_t leaf;     // number of its first leaf digest
+};
+
+// A tile in a chunk. Those of a chunk are consecutive.
+struct ChunkItem {
+  uint64_t slab_at;
+  uint32_t chunk_at;  // byte in the chunk
+  uint32_t tile;      // number in its span
+};
+
+struct ChunkRecord {
+  uint64_t arena_at;
+  uint64_t changed;
+  uint32_t size;  // bytes
+  uint32_t payload_at;
+  uint32_t span;
+  uint32_t part;
+  uint32_t first_item;
+  uint32_t items;
+};
+
+struct Piece {
+  uint32_t chunk;
+  uint32_t number;  // in its chunk
+};
+
+struct LeafJob {
+  uint64_t slab_at;
+  uint32_t bytes;
+  uint32_t leaf;  // number of its digest
+};
+
+// Cursors that the kernels move. All zero at the start of a pass.
+struct Counters {
+  unsigned long long slab_used;   // bytes asked for; past the capacity, the pass has failed
+  unsigned long long arena_used;  // the same
+  unsigned long long changed;     // elements
+  unsigned int next_tile;
+  unsigned int chunks;
+  unsigned int pieces;
+  unsigned int leaves;
+  unsigned int whole_leaves;  // jobs for leaves of kLeafBytes, from the front of the list
+  unsigned int last_leaves;   // and for shorter ones, from its end
+  unsigned int changed_tiles;
+};
+
+// Everything that a pass needs, given to each of its kernels by value.
+struct DiffTables {
+  const TensorEntry* tensors;
+  const uint32_t* tile_tensors;           // by tile of the checkpoint: which entry of `tensors`
+  const unsigned long long* multipliers;  // B of the fingerprint: 128 of lane 0, 128 of lane 1
+  TileRecord* tiles;
+  TensorSumsEntry* sums;  // by entry of `tensors`
+  Counters* counters;
+  uint8_t* slab;
+  uint8_t* arena;
+  ChunkItem* items;                // kSpanTileCount for each span
+  ChunkRecord* chunks;             // max_chunks
+  Piece* pieces;                   // max_pieces
+  unsigned long long* block_sums;  // 8 for each KiB of the arena
+  LeafJob* leaves;                 // max_leaves
+  uint32_t* leaf_digests;          // 8 words for each leaf
+  uint32_t* tile_digests;          // 8 words for each tile of the checkpoint, as they are in memory
+  uint64_t slab_bytes;
+  uint64_t arena_bytes;
+  uint64_t tile_count;
+  uint64_t transaction;
+  uint64_t chunk_target_bytes;
+  uint32_t span_count;
+  uint32_t max_chunks;
+  uint32_t max_pieces;
+  uint32_t max_leaves;
+  uint32_t contributor;
+  uint32_t sums_both;  // not only the new side
+};
+
+// What an audit needs: the new side of these tables, and sums only of it.
+struct AuditTables {
+  const TensorEntry* tensors;
+  const uint32_t* tile_tensors;
+  const unsigned long long* multipliers;
+  TensorSumsEntry* sums;
+  uint64_t first_tile;  // those to be summed
+  uint64_t end_tile;
+};
+
+}  // namespace wstore::cuda
