@@ -88,6 +88,13 @@ Instance* CoordinatorStep::FindOrMakeInstance(const Report& report) {
   return &instance;
 }
 
+// A rank that serves without a lease cannot be fenced. That it was started again, or that an
+// operator evicts it, says that its process is gone; the time of a lease is left to it all the
+// same.
+void CoordinatorStep::ForgetUnfenceable(RankRow& row) {
+  if (row.lease_ends == kNever) row.lease_ends = now_ + LeaseAllowance();
+}
+
 // False: the report is late, doubled, or of an incarnation that was superseded.
 bool CoordinatorStep::TakeReport(Instance& instance, const Report& report) {
   RankRow& row = instance.ranks[report.rank.rank];
@@ -103,6 +110,7 @@ bool CoordinatorStep::TakeReport(Instance& instance, const Report& report) {
       Emit(SendOrder{std::move(leave)});
       return false;
     }
+    ForgetUnfenceable(row);
     row.old_lease_ends = row.LeaseEnds();
     row.lease_ends = 0;
     row.granted_request = 0;
@@ -119,7 +127,9 @@ bool CoordinatorStep::TakeReport(Instance& instance, const Report& report) {
   if (report.standing == Standing::kOut && report.valid_from > row.granted_request) {
     row.lease_ends = 0;
   }
-  if (report.unfenceable && report.standing != Standing::kOut) row.lease_ends = kNever;
+  if (report.unfenceable && report.standing != Standing::kOut && !row.evicted) {
+    row.lease_ends = kNever;
+  }
   return true;
 }
 
@@ -157,7 +167,10 @@ void CoordinatorStep::On(const ReportReceived& event) {
 void CoordinatorStep::On(const Evict& event) {
   const auto found = s_.instances.find(event.instance);
   if (found == s_.instances.end()) return;
-  for (RankRow& row : found->second.ranks) row.evicted = true;
+  for (RankRow& row : found->second.ranks) {
+    row.evicted = true;
+    ForgetUnfenceable(row);
+  }
   DriveInstance(found->second);
 }
 

@@ -92,6 +92,7 @@ class CoordinatorStep {
   std::string WhyNoRenewal(const Instance& instance, const RankRow& row) const;
   std::string WhyNoGrant(const Instance& instance, const RankRow& row) const;
   void ForgetOneInstance();
+  void ForgetUnfenceable(RankRow& row);
 
   CoordinatorState& s_;
   const Micros now_;

@@ -232,6 +232,19 @@ TEST_CASE("an instance that cannot be fenced aborts the transaction that it miss
   store.Do(CoordinatorTick{});
   REQUIRE(store.records.empty());
   REQUIRE(store.answers.back().kind == AnswerKind::kAborted);
+
+  // Evicted: after the time of a lease nothing waits for it.
+  a.stage = Stage::kNone;
+  a.standing = Standing::kServing;
+  store.Say(a);
+  store.Do(Evict{"b"});
+  store.now += 2 * kSecond;
+  store.Say(a);
+  store.now += 2 * kSecond;
+  store.Stage1(store.Publish("q"));
+  store.SayStage(a, Stage::kStaged);
+  store.SayStage(a, Stage::kApplied);
+  REQUIRE(store.records.size() == 1);
 }
 
 TEST_CASE("nobody is admitted while a transaction is decided") {
