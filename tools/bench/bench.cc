@@ -4,8 +4,8 @@ namespace wstore::bench {
 
 absl::Span<const Benchmark> Benchmarks() {
   static constexpr Benchmark kBenchmarks[] = {
-      {"apply", "a staged update into weights on a GPU, and back, against a plain scatter", true,
-       RunGpuApply},
+      {"apply", "a staged update into live weights, and back, against a plain scatter", false,
+       RunApply},
       {"audit", "sums of weights on a GPU, against a device copy", true, RunGpuAudit},
       {"base", "digest of a dense checkpoint, against `openssl speed`", false, RunBase},
       {"compose", "the difference across many versions, against reading and decoding them", false,

@@ -32,7 +32,8 @@ struct Options {
   std::string directory;
   // The wstore program, for benchmarks of whole commands.
   std::string program;
-  // "cuda:0"; empty: none was named, and benchmarks of GPUs are left out of a run of all.
+  // "cpu" or "cuda:0"; empty: none was named, and benchmarks that need a GPU are left out of a run
+  // of all.
   std::string device;
   // Told what is being done.
   std::function<void(std::string_view)> report;
@@ -48,6 +49,7 @@ struct Benchmark {
 // All of them, in order of name.
 absl::Span<const Benchmark> Benchmarks();
 
+absl::StatusOr<std::vector<Measurement>> RunApply(const Options& options);
 absl::StatusOr<std::vector<Measurement>> RunBase(const Options& options);
 absl::StatusOr<std::vector<Measurement>> RunCompose(const Options& options);
 absl::StatusOr<std::vector<Measurement>> RunExport(const Options& options);

@@ -49,10 +49,11 @@ class BenchCommand final : public Command {
                      "Default: the folder for temporary files")
         ->type_name(kDirectoryType);
     verb->add_option("--device", device_,
-                     "The GPU for the benchmarks that run on one (apply, audit, diff)")
-        ->type_name("cuda:N");
-    verb->footer(
-        Examples({"wstore bench publish", "wstore bench all --full --dir /scratch --json"}));
+                     "Where live weights are: cpu, the default, or cuda:N for apply; cuda:N for "
+                     "audit and diff")
+        ->type_name("D");
+    verb->footer(Examples({"wstore bench publish", "wstore bench apply --device cpu",
+                           "wstore bench all --full --dir /scratch --json"}));
     return verb;
   }
 
@@ -67,7 +68,9 @@ class BenchCommand final : public Command {
     options.report = [&session](std::string_view text) { session.Remark(text); };
     std::vector<bench::Measurement> results;
     for (const bench::Benchmark& each : bench::Benchmarks()) {
-      if (name_ == "all" ? each.on_gpu && device_.empty() : name_ != each.name) continue;
+      if (name_ == "all" ? each.on_gpu && (device_.empty() || device_ == "cpu")
+                         : name_ != each.name)
+        continue;
       ASSIGN_OR_RETURN(const std::vector<bench::Measurement> measured, each.run(options));
       results.insert(results.end(), measured.begin(), measured.end());
     }
