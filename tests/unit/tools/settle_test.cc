@@ -38,6 +38,12 @@ class HistoryOnly final : public Store {
   absl::StatusOr<std::unique_ptr<PatchSource>> Difference(VersionId, VersionId) const override {
     return Unused();
   }
+  absl::StatusOr<DifferenceInfo> DescribeDifference(VersionId, VersionId) const override {
+    return Unused();
+  }
+  absl::StatusOr<std::vector<Fingerprint>> TensorFingerprints(VersionId) const override {
+    return Unused();
+  }
   absl::StatusOr<std::unique_ptr<DenseSource>> Materialise(VersionId) const override {
     return Unused();
   }
