@@ -170,10 +170,14 @@ absl::Status Database::Ingest(const std::string& file) {
   return status;
 }
 
-absl::Status Database::WriteSynced(rocksdb::WriteBatch& batch) {
+absl::Status Database::Write(rocksdb::WriteBatch& batch, bool sync) {
   rocksdb::WriteOptions options;
-  options.sync = true;
+  options.sync = sync;
   return ToStatus(db_->Write(options, &batch), absl::StrCat("writing to ", path_));
+}
+
+absl::Status Database::SyncWal() {
+  return ToStatus(db_->FlushWAL(/*sync=*/true), absl::StrCat("syncing ", path_));
 }
 
 absl::Status Database::DropPayload(TransactionNumber transaction) {

@@ -52,8 +52,12 @@ class Database {
   // is visible, and the file may still be there.
   absl::Status Ingest(const std::string& file);
 
-  // Durable when it returns. After an error the outcome is unknown.
-  absl::Status WriteSynced(rocksdb::WriteBatch& batch);
+  // With `sync`, durable when it returns, all earlier writes included. After an error the outcome
+  // is unknown.
+  absl::Status Write(rocksdb::WriteBatch& batch, bool sync);
+
+  // Makes all writes durable. After an error it is unknown which are.
+  absl::Status SyncWal();
 
   // Removes the SST files of a transaction from `payload()`.
   absl::Status DropPayload(TransactionNumber transaction);

@@ -27,6 +27,7 @@ JournalImpl::JournalImpl(Paths paths, Parts parts)
       lock_(std::move(parts.lock)),
       witness_(std::move(parts.witness)),
       records_(std::move(parts.contents.records)),
+      synced_records_(records_.size()),
       database_(std::move(parts.database)),
       payloads_(std::move(parts.contents.payloads)),
       marks_(parts.marks) {}
@@ -74,8 +75,8 @@ absl::Status JournalImpl::RaiseHighWaterMarks(const HighWaterMarks& marks) {
                                  std::max(old.version, marks.version),
                                  std::max(old.move, marks.move)};
   if (raised == old) return absl::OkStatus();
-  RETURN_IF_ERROR(witness_->Write(
-      {records_.size(), records_.empty() ? Digest() : records_.back().digest, raised}));
+  const Digest last = synced_records_ == 0 ? Digest() : records_[synced_records_ - 1].digest;
+  RETURN_IF_ERROR(witness_->Write({synced_records_, last, raised}));
   std::lock_guard state_lock(state_mutex_);
   marks_ = raised;
   return absl::OkStatus();
@@ -148,6 +149,25 @@ absl::Status JournalImpl::Fail(const absl::Status& error, uint64_t first_record)
 
 absl::Status JournalImpl::Commit(std::vector<NewRecord> records) {
   std::lock_guard lock(write_mutex_);
+  return Write(std::move(records), /*sync=*/true);
+}
+
+absl::Status JournalImpl::Append(std::vector<NewRecord> records) {
+  std::lock_guard lock(write_mutex_);
+  return Write(std::move(records), /*sync=*/false);
+}
+
+absl::Status JournalImpl::Sync() {
+  std::lock_guard lock(write_mutex_);
+  RETURN_IF_ERROR(CheckWritable());
+  if (synced_records_ == records_.size()) return absl::OkStatus();
+  const uint64_t first_record = synced_records_;
+  absl::Status status = database_->SyncWal();
+  if (status.ok()) status = WriteWitness();
+  return status.ok() ? status : Fail(status, first_record);
+}
+
+absl::Status JournalImpl::Write(std::vector<NewRecord> records, bool sync) {
   RETURN_IF_ERROR(CheckWritable());
   ASSIGN_OR_RETURN(Batch batch, Prepare(records));
   // An error of an ingest may have stopped the database.
@@ -157,16 +177,26 @@ absl::Status JournalImpl::Commit(std::vector<NewRecord> records) {
   for (NewRecord& record : records) {
     if (record.payload != nullptr) static_cast<StagedPayload*>(record.payload.get())->Keep();
   }
-  const uint64_t first_record = records_.size();
-  absl::Status status = database_->WriteSynced(batch.writes);
+  const uint64_t first_record = synced_records_;
+  const absl::Status status = database_->Write(batch.writes, sync);
   if (!status.ok()) return Fail(status, first_record);
-  status = witness_->Write(
-      {first_record + batch.records.size(), batch.records.back().digest, high_water_marks()});
-  if (!status.ok()) return Fail(status, first_record);
-
   std::move(batch.records.begin(), batch.records.end(), std::back_inserter(records_));
+  if (sync) {
+    const absl::Status witnessed = WriteWitness();
+    if (!witnessed.ok()) {
+      records_.resize(records_.size() - batch.records.size());
+      return Fail(witnessed, first_record);
+    }
+  }
   std::lock_guard state_lock(state_mutex_);
   payloads_.merge(batch.payloads);
+  return absl::OkStatus();
+}
+
+// The database has synced all of records_.
+absl::Status JournalImpl::WriteWitness() {
+  RETURN_IF_ERROR(witness_->Write({records_.size(), records_.back().digest, high_water_marks()}));
+  synced_records_ = records_.size();
   return absl::OkStatus();
 }
 

@@ -41,6 +41,8 @@ class JournalImpl : public Journal {
   absl::Status RaiseHighWaterMarks(const HighWaterMarks& marks) override;
   absl::StatusOr<std::unique_ptr<PayloadWriter>> Stage(TransactionNumber transaction) override;
   absl::Status Commit(std::vector<NewRecord> records) override;
+  absl::Status Append(std::vector<NewRecord> records) override;
+  absl::Status Sync() override;
   absl::Status ReadPayload(
       TransactionNumber transaction, const ChunkKey& first,
       const std::function<absl::StatusOr<bool>(const ChunkKey&, std::string_view)>& visit)
@@ -56,6 +58,9 @@ class JournalImpl : public Journal {
   absl::Status CheckRecords(const std::vector<NewRecord>& records) const;
   // Everything of a commit that can fail without consequences.
   absl::StatusOr<Batch> Prepare(std::vector<NewRecord>& records) const;
+  // Needs write_mutex_, as the two that follow.
+  absl::Status Write(std::vector<NewRecord> records, bool sync);
+  absl::Status WriteWitness();
   absl::Status Fail(const absl::Status& error, uint64_t first_record);
 
   std::shared_ptr<Database> database() const;
@@ -67,8 +72,9 @@ class JournalImpl : public Journal {
   const std::unique_ptr<LockFile> lock_;  // let go of after the database is closed
   const std::unique_ptr<Witness> witness_;
 
-  std::mutex write_mutex_;  // held through Commit and RaiseHighWaterMarks
+  std::mutex write_mutex_;  // held through Commit, Append, Sync and RaiseHighWaterMarks
   std::vector<StoredRecord> records_;
+  size_t synced_records_ = 0;  // of records_; the witness names the last of these
   std::atomic<bool> failed_ = false;
   std::atomic<uint64_t> stage_files_ = 0;
 

@@ -89,12 +89,13 @@ absl::StatusOr<CommitResult> StoreImpl::Rollback(const RollbackOptions& options)
   result.version = options.to;
   result.head = options.to;
   if (const std::optional<IdUse> use = FindId(options.transaction_id); use.has_value()) {
-    if (!use->is_rollback || use->version != options.to) {
-      return Refuse(absl::AlreadyExistsError(
-                        absl::StrCat("the id '", options.transaction_id, "' was used for ",
-                                     use->is_rollback ? "a rollback to " : "the publish of ",
-                                     ToString(use->version), "; use another id")),
-                    attempt);
+    if (!use->is_rollback() || use->version != options.to) {
+      return Refuse(
+          absl::AlreadyExistsError(absl::StrCat(
+              "the id '", options.transaction_id, "' was used for ",
+              use->is_rollback() ? "a " : "the ", use->why, use->is_rollback() ? " to " : " of ",
+              ToString(use->version), "; use another id")),
+          attempt);
     }
     result.outcome = CommitResult::Outcome::kRepeated;
     result.head = from.version;
@@ -123,6 +124,23 @@ absl::StatusOr<CommitResult> StoreImpl::Rollback(const RollbackOptions& options)
   return result;
 }
 
+absl::Status StoreImpl::CheckPromote(const VersionInfo& target, const HeadInfo& head) const {
+  std::string why;
+  if (!target.candidate) {
+    why = absl::StrCat(ToString(target.version),
+                       " is not a candidate; 'wstore rollback' goes to any version");
+  } else if (target.bad.has_value()) {
+    why = absl::StrCat(ToString(target.version), " is marked bad (", *target.bad, ")");
+  } else if (*target.parent != head.version) {
+    why = absl::StrCat(ToString(target.version), " was made on ", ToString(*target.parent),
+                       ", but head is ", ToString(head.version), "; publish it anew on head");
+  } else if (const std::optional<HoldInfo> hold = status().hold; hold.has_value()) {
+    why = absl::StrCat("publishing is on hold (", hold->reason, "); 'wstore resume' releases it");
+  }
+  if (why.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("promotion refused: ", why));
+}
+
 absl::StatusOr<CommitResult> StoreImpl::Promote(VersionId version) {
   RETURN_IF_ERROR(CheckWritable());
   Attempt attempt{"promote", version, TransactionNumber(), "", "", clock_.NowMonotonicMicros()};
@@ -136,20 +154,8 @@ absl::StatusOr<CommitResult> StoreImpl::Promote(VersionId version) {
     result.outcome = CommitResult::Outcome::kUnchanged;
     return result;
   }
-  std::string why;
-  if (!target.candidate) {
-    why = absl::StrCat(ToString(version),
-                       " is not a candidate; 'wstore rollback' goes to any version");
-  } else if (target.bad.has_value()) {
-    why = absl::StrCat(ToString(version), " is marked bad (", *target.bad, ")");
-  } else if (*target.parent != from.version) {
-    why = absl::StrCat(ToString(version), " was made on ", ToString(*target.parent),
-                       ", but head is ", ToString(from.version), "; publish it anew on head");
-  } else if (const std::optional<HoldInfo> hold = status().hold; hold.has_value()) {
-    why = absl::StrCat("publishing is on hold (", hold->reason, "); 'wstore resume' releases it");
-  }
-  if (!why.empty()) {
-    return Refuse(absl::FailedPreconditionError(absl::StrCat("promotion refused: ", why)), attempt);
+  if (const absl::Status status = CheckPromote(target, from); !status.ok()) {
+    return Refuse(status, attempt);
   }
   ASSIGN_OR_RETURN(attempt.transaction, ReserveMove());
   RETURN_IF_ERROR(Append({MoveBody(from, attempt)}, nullptr));
@@ -191,6 +197,11 @@ absl::Status StoreImpl::Resume() {
 }
 
 absl::Status StoreImpl::Mark(VersionId version, bool bad, const std::string& reason) {
+  return MarkAs(ActorProto(), version, bad, reason);
+}
+
+absl::Status StoreImpl::MarkAs(const v1::Actor& actor, VersionId version, bool bad,
+                               const std::string& reason) {
   RETURN_IF_ERROR(CheckWritable());
   const std::lock_guard<std::mutex> write_lock(write_mutex_);
   ASSIGN_OR_RETURN(const VersionInfo info, this->version(version));
@@ -201,12 +212,16 @@ absl::Status StoreImpl::Mark(VersionId version, bool bad, const std::string& rea
   record->set_version(version.value());
   record->set_bad(bad);
   record->set_reason(reason);
-  *record->mutable_actor() = ActorProto();
+  *record->mutable_actor() = actor;
   record->set_created_unix_micros(clock_.NowUnixMicros());
   return Append({std::move(body)}, nullptr);
 }
 
 absl::Status StoreImpl::Tag(const std::string& name, VersionId version) {
+  return TagAs(ActorProto(), name, version);
+}
+
+absl::Status StoreImpl::TagAs(const v1::Actor& actor, const std::string& name, VersionId version) {
   RETURN_IF_ERROR(CheckWritable());
   RETURN_IF_ERROR(CheckTagName(name));
   RETURN_IF_ERROR(this->version(version).status());
@@ -214,7 +229,7 @@ absl::Status StoreImpl::Tag(const std::string& name, VersionId version) {
   v1::RecordBody body;
   body.mutable_tag()->set_name(name);
   body.mutable_tag()->set_version(version.value());
-  *body.mutable_tag()->mutable_actor() = ActorProto();
+  *body.mutable_tag()->mutable_actor() = actor;
   body.mutable_tag()->set_created_unix_micros(clock_.NowUnixMicros());
   return Append({std::move(body)}, nullptr);
 }

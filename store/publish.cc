@@ -38,7 +38,9 @@ class SpanEncoder {
       : input_(input), manifest_(*input.manifest), span_(span), builder_(manifest_) {}
 
   absl::Status Run(ProgressCounter* progress) {
-    ASSIGN_OR_RETURN(parent_, input_.parent->OpenSpan(span_));
+    if (input_.parent != nullptr) {
+      ASSIGN_OR_RETURN(parent_, input_.parent->OpenSpan(span_));
+    }
     RETURN_IF_ERROR(input_.target != nullptr ? DiffTiles(progress) : TakePatches(progress));
     CloseChunk();
     return absl::OkStatus();
@@ -96,11 +98,15 @@ class SpanEncoder {
     return input_.patches->ReadSpan(span_, [&](const ChunkView& chunk) -> absl::Status {
       for (const EncodedTile& tile : chunk.tiles()) {
         const size_t bytes = uint64_t{tile.elements} * tile.element_bytes;
-        if (buffers.old_tile.size() < bytes) buffers.old_tile.resize(bytes);
-        RETURN_IF_ERROR(parent_->ReadTile(tile.place, buffers.old_tile.data()));
-        DecodeTile(tile, &buffers.changes);
-        AddChange(&TensorOf(tile.place), tile.place, tile.element_bytes, buffers.changes.offsets,
-                  buffers.old_tile.data(), buffers.changes.values.data());
+        SpanOutcome::Tensor& tensor = TensorOf(tile.place);
+        tensor.touched = true;
+        if (parent_ != nullptr) {
+          if (buffers.old_tile.size() < bytes) buffers.old_tile.resize(bytes);
+          RETURN_IF_ERROR(parent_->ReadTile(tile.place, buffers.old_tile.data()));
+          DecodeTile(tile, &buffers.changes);
+          AddChange(&tensor, tile.place, tile.element_bytes, buffers.changes.offsets,
+                    buffers.old_tile.data(), buffers.changes.values.data());
+        }
         builder_.AddTile(tile);
         CloseChunkIfFull();
         progress->Add(bytes);

@@ -17,6 +17,7 @@ namespace wstore {
 struct PublishInput {
   const Manifest* manifest = nullptr;
   const FingerprintKey* key = nullptr;
+  // With `patches` it may be left out: then no sums are taken.
   const DenseSource* parent = nullptr;
   // One of these: the new version whole, or what changes.
   const DenseSource* target = nullptr;

@@ -49,6 +49,8 @@ absl::Status StoreState::Apply(const v1::RecordBody& record) {
       return Apply(record.mark());
     case v1::RecordBody::kBaseFiles:
       return Apply(record.base_files());
+    case v1::RecordBody::kEpoch:
+      return Apply(record.epoch());
     default:
       break;
   }
@@ -139,7 +141,7 @@ absl::Status StoreState::Apply(const v1::VersionRecord& record) {
         "the chain digest of ", name, " does not follow from its parent, patch and metadata"));
   }
   if (!info.transaction_id.empty()) {
-    ids_.try_emplace(info.transaction_id, IdUse{info.transaction, info.version, false});
+    ids_.try_emplace(info.transaction_id, IdUse{info.transaction, info.version, "publish"});
   }
   versions_.emplace(info.version, std::move(version));
   return absl::OkStatus();
@@ -160,7 +162,16 @@ absl::Status StoreState::Apply(const v1::MoveRecord& record) {
   move.message = record.message();
   move.created_unix_micros = record.created_unix_micros();
   move.duration_micros = record.duration_micros();
-  if (move.outcome == "refused") {
+  if (record.has_trial()) {
+    move.trial = VersionId(record.trial().version());
+    move.trial_instances.assign(record.trial().instances().begin(),
+                                record.trial().instances().end());
+    if (!versions_.contains(*move.trial)) {
+      return absl::DataLossError(absl::StrCat("head move ", move.move.value(), " tries out ",
+                                              ToString(*move.trial), ", which does not exist"));
+    }
+  }
+  if (move.outcome != "committed") {
     moves_.push_back(std::move(move));
     return absl::OkStatus();
   }
@@ -170,8 +181,9 @@ absl::Status StoreState::Apply(const v1::MoveRecord& record) {
         "head move ", move.move.value(), " from ", ToString(move.from), " to ", ToString(move.to),
         " does not follow move ", now.move.value(), " to ", ToString(now.version)));
   }
-  if (move.why == "rollback" && !move.transaction_id.empty()) {
-    ids_.try_emplace(move.transaction_id, IdUse{move.transaction, move.to, true});
+  if (move.why != "publish" && !move.transaction_id.empty()) {
+    ids_.try_emplace(move.transaction_id,
+                     IdUse{move.transaction, move.trial.value_or(move.to), move.why});
   }
   head_ = move.to;
   last_move_ = move.move;
@@ -207,6 +219,15 @@ absl::Status StoreState::Apply(const v1::MarkRecord& record) {
   }
   version->second.info.bad.reset();
   if (record.bad()) version->second.info.bad = record.reason();
+  return absl::OkStatus();
+}
+
+absl::Status StoreState::Apply(const v1::EpochRecord& record) {
+  if (record.epoch() <= epoch_) {
+    return absl::DataLossError(
+        absl::StrCat("epoch ", record.epoch(), " comes after epoch ", epoch_));
+  }
+  epoch_ = record.epoch();
   return absl::OkStatus();
 }
 

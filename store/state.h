@@ -35,8 +35,10 @@ struct VersionState {
 // What an id was used for. The first committed use counts.
 struct IdUse {
   TransactionNumber transaction;
-  VersionId version;  // published, or moved to
-  bool is_rollback = false;
+  VersionId version;  // published, moved to, or tried out
+  std::string why;    // as in a move; "publish" of a candidate too
+
+  bool is_rollback() const { return why == "rollback"; }
 };
 
 class StoreState {
@@ -53,11 +55,13 @@ class StoreState {
   const std::vector<MoveInfo>& moves() const { return moves_; }
   const std::map<std::string, TagInfo>& tags() const { return tags_; }
   const std::optional<HoldInfo>& hold() const { return hold_; }
+  uint64_t epoch() const { return epoch_; }  // of the latest server; 0: none
   HeadInfo head() const;
 
   // kNotFound names the highest version.
   absl::StatusOr<const VersionState*> Find(VersionId version) const;
   const IdUse* FindId(const std::string& transaction_id) const;
+  const absl::flat_hash_map<std::string, IdUse>& ids() const { return ids_; }
 
   // The versions whose patch sets lie between two versions: their XOR is the difference. Both
   // exist.
@@ -71,6 +75,7 @@ class StoreState {
   absl::Status Apply(const v1::HoldRecord& record);
   absl::Status Apply(const v1::TagRecord& record);
   absl::Status Apply(const v1::MarkRecord& record);
+  absl::Status Apply(const v1::EpochRecord& record);
 
   std::optional<BaseState> base_;
   std::map<VersionId, VersionState> versions_;
@@ -78,6 +83,7 @@ class StoreState {
   MoveNumber last_move_;
   std::map<std::string, TagInfo> tags_;
   std::optional<HoldInfo> hold_;
+  uint64_t epoch_ = 0;
   VersionId head_;
   absl::flat_hash_map<std::string, IdUse> ids_;
 };

@@ -210,13 +210,14 @@ absl::StatusOr<TransactionNumber> StoreImpl::NewTransactionNumber() {
 }
 
 absl::Status StoreImpl::Append(std::vector<v1::RecordBody> bodies,
-                               std::unique_ptr<PayloadWriter> payload) {
+                               std::unique_ptr<PayloadWriter> payload, bool sync) {
   std::vector<NewRecord> records;
   for (const v1::RecordBody& body : bodies) {
     records.push_back({SerializeDeterministic(body), std::move(payload)});
     payload = nullptr;
   }
-  RETURN_IF_ERROR(journal_->Commit(std::move(records)));
+  RETURN_IF_ERROR(sync ? journal_->Commit(std::move(records))
+                       : journal_->Append(std::move(records)));
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const v1::RecordBody& body : bodies) WSTORE_CHECK(state_.Apply(body).ok());
   if (image_ != nullptr) image_->Follow(state_.head().version);

@@ -18,6 +18,9 @@
 
 namespace wstore {
 
+// kInvalidArgument: an id, message or metadata past its limit.
+absl::Status CheckLimits(const BeginOptions& options);
+
 class StoreImpl final : public Store {
  public:
   // `journal` may be open read-only. Replays its records.
@@ -50,6 +53,7 @@ class StoreImpl final : public Store {
   absl::StatusOr<VerifyReport> Verify(const VerifyOptions& options) override;
 
  private:
+  friend class LiveStore;
   friend class TransactionImpl;
 
   StoreImpl(std::unique_ptr<Journal> journal, StoreState state, const OpenOptions& options);
@@ -77,12 +81,18 @@ class StoreImpl final : public Store {
   absl::Status CheckWritable() const;
   // Refuses what `options` expects and the state does not have, and any publish during a hold.
   absl::Status CheckBegin(const BeginOptions& options) const;  // needs mutex_
-  // Appends records durably and applies them to the state. Needs write_mutex_, not mutex_.
-  absl::Status Append(std::vector<v1::RecordBody> bodies, std::unique_ptr<PayloadWriter> payload);
+  absl::Status CheckPromote(const VersionInfo& target, const HeadInfo& head) const;
+  // Appends records, durably unless `sync` is false, and applies them to the state. Needs
+  // write_mutex_, not mutex_.
+  absl::Status Append(std::vector<v1::RecordBody> bodies, std::unique_ptr<PayloadWriter> payload,
+                      bool sync = true);
   // Numbers that no one has used and that no crash gives out again. Needs write_mutex_.
   absl::StatusOr<TransactionNumber> NewTransactionNumber();
 
   v1::Actor ActorProto() const;
+  absl::Status MarkAs(const v1::Actor& actor, VersionId version, bool bad,
+                      const std::string& reason);
+  absl::Status TagAs(const v1::Actor& actor, const std::string& name, VersionId version);
   // One attempt to move head.
   struct Attempt {
     const char* why;  // "publish", "rollback" or "promote"

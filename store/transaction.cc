@@ -23,6 +23,8 @@ absl::Status CheckLimit(const char* what, size_t bytes, size_t limit) {
       absl::StrCat("the ", what, " has ", bytes, " bytes; the limit is ", limit));
 }
 
+}  // namespace
+
 absl::Status CheckLimits(const BeginOptions& options) {
   size_t meta_bytes = 0;
   for (const auto& [key, value] : options.meta) meta_bytes += key.size() + value.size();
@@ -30,8 +32,6 @@ absl::Status CheckLimits(const BeginOptions& options) {
   RETURN_IF_ERROR(CheckLimit("message", options.message.size(), kMaxMessageBytes));
   return CheckLimit("metadata", meta_bytes, kMaxMetaBytes);
 }
-
-}  // namespace
 
 // A publish into a StoreImpl. Everything up to the commit record happens without the store's locks.
 class TransactionImpl final : public Transaction {
@@ -306,10 +306,10 @@ absl::StatusOr<std::unique_ptr<Transaction>> StoreImpl::Begin(const BeginOptions
   const std::lock_guard<std::mutex> write_lock(write_mutex_);
   HeadInfo parent = head();
   if (const std::optional<IdUse> use = FindId(options.transaction_id); use.has_value()) {
-    if (use->is_rollback) {
-      return Refuse(absl::AlreadyExistsError(absl::StrCat(
-                        "the id '", options.transaction_id, "' was used for a rollback to ",
-                        ToString(use->version), "; use another id")),
+    if (use->why != "publish") {
+      return Refuse(absl::AlreadyExistsError(
+                        absl::StrCat("the id '", options.transaction_id, "' was used for a ",
+                                     use->why, " to ", ToString(use->version), "; use another id")),
                     attempt);
     }
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -23,6 +23,6 @@ struct VersionContext {
 };
 
 // An attempt at a move that was refused; it is recorded, but is no move.
-inline bool IsRefused(const MoveInfo& move) { return move.outcome == "refused"; }
+inline bool IsRefused(const MoveInfo& move) { return move.outcome != "committed"; }
 
 }  // namespace wstore::cli

@@ -144,6 +144,18 @@ class Journal {
   //     reopening it settles the outcome, and then the records are wholly there or wholly absent.
   virtual absl::Status Commit(std::vector<NewRecord> records) = 0;
 
+  // As Commit, but the records are only written, not synced: they survive the end of this process,
+  // and a power failure may take them away, wholly. They are in records(). The next Sync or Commit
+  // makes them durable.
+  //   errors as for Commit
+  virtual absl::Status Append(std::vector<NewRecord> records) = 0;
+
+  // Makes what was appended durable. Nothing to do: OK.
+  //   kFailedPrecondition: opened read-only
+  //   kUnavailable: failed()
+  //   kUnknown: as for Commit
+  virtual absl::Status Sync() = 0;
+
   // Calls `visit` for each chunk of a committed payload with `first` <= key, in key order, until it
   // returns false or an error, or the chunks end. The chunk is valid during the call only. A read
   // that visits every chunk also compares their number and bytes with what was committed.

@@ -51,17 +51,21 @@ struct VersionInfo {
 struct MoveInfo {
   MoveNumber move;  // 0 where it was refused
   VersionId from;
-  VersionId to;     // a refused publish has no version: the same as from
-  std::string why;  // "publish", "rollback" or "promote"
+  VersionId to;  // a refused publish has no version: the same as from
+  // "publish", "rollback" or "promote"; "rollout" and "revert" leave head where it is.
+  std::string why;
   TransactionNumber transaction;
   std::string transaction_id;
   std::string policy;   // "all" or "each"
-  std::string outcome;  // "committed" or "refused"
+  std::string outcome;  // "committed", "refused" or "aborted"
   std::string actor;
   std::string peer;     // credentials of the connection; empty for an embedded store
   std::string message;  // the caller's; where it was refused, why
   int64_t created_unix_micros = 0;
   int64_t duration_micros = 0;
+  // From a rollout on: the candidate that some instances serve in place of head, and their names.
+  std::optional<VersionId> trial;
+  std::vector<std::string> trial_instances;
 };
 
 // Publishing is stopped until it is resumed.

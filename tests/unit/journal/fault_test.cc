@@ -258,5 +258,57 @@ TEST_CASE("C01 a full disk refuses commits, and more space lets them go on") {
   REQUIRE(journal->records().size() == 4);
 }
 
+TEST_CASE("C02 what is appended is wholly there or wholly gone, and durable after a sync") {
+  const uint64_t seed = testing::TestSeed("append");
+  TempDir dir;
+  MakeTemplate(dir / "template");
+  enum class Later { kNothing, kSync, kCommit };
+  size_t lost = 0;
+  for (uint64_t round = 0; round < 15; ++round) {
+    const Later later = static_cast<Later>(round % 3);
+    INFO("round " << round << " seed " << seed);
+    const std::string directory = dir / "journal";
+    CopyTree(dir / "template", directory);
+    const auto fs = std::make_shared<FaultyFileSystem>(Fault::kNone, 0, dir / "graveyard");
+    // One small payload, one that is ingested.
+    const Chunks chunks = MakeChunks(TransactionNumber(9), round % 2 == 0 ? 3 : 12, 100000);
+    {
+      auto journal = OpenOn(fs, directory, {}).value();
+      auto payload = journal->Stage(TransactionNumber(9)).value();
+      REQUIRE_OK(testing::AddChunks(*payload, chunks));
+      std::vector<NewRecord> records;
+      records.push_back({"appended", std::move(payload)});
+      records.push_back({"with it", nullptr});
+      REQUIRE_OK(journal->Append(std::move(records)));
+      REQUIRE(journal->records().size() == 4);
+      REQUIRE(ReadChunks(*journal, TransactionNumber(9)).value() == chunks);
+      // The witness must not name what may go.
+      REQUIRE_OK(journal->RaiseHighWaterMarks({20, 20, 20}));
+      if (later == Later::kSync) {
+        REQUIRE_OK(journal->Sync());
+        REQUIRE_OK(journal->Sync());
+      }
+      if (later == Later::kCommit) REQUIRE_OK(testing::CommitRecord(*journal, "synced"));
+    }
+    fs->LosePower(seed + round);
+    {
+      auto journal = OpenOn(fs, directory, {});
+      REQUIRE_OK(journal);
+      const size_t records = (*journal)->records().size();
+      REQUIRE((*journal)->high_water_marks().transaction == 20);
+      if (later == Later::kNothing) {
+        REQUIRE((records == 2 || records == 4));
+        lost += records == 2 ? 1 : 0;
+      } else {
+        REQUIRE(records == (later == Later::kSync ? 4 : 5));
+      }
+      if (records > 2) REQUIRE(ReadChunks(**journal, TransactionNumber(9)).value() == chunks);
+    }
+    std::filesystem::remove_all(directory);
+    std::filesystem::remove_all(dir / "graveyard");
+  }
+  REQUIRE(lost > 0);  // or this test shows nothing
+}
+
 }  // namespace
 }  // namespace wstore

@@ -1,0 +1,136 @@
+// The store under a server: what the coordinator of a fleet needs of the journal.
+//
+// Where Store decides by itself what may be committed, a LiveStore carries out what a coordinator
+// has decided, under the numbers that the coordinator gives out. Only checks of content are its
+// own: digests, sums, chunks that fit together.
+//
+// Threads: any. Calls that write are serialized and block on the disk; CompleteContent blocks for
+// as long as the content is large, beside all others. Nothing else writes to the store
+// meanwhile.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "store/live_types.h"
+#include "store/staged_content.h"
+#include "store/store_impl.h"
+#include "wstore/store.h"
+
+namespace wstore {
+
+class LiveStore {
+ public:
+  struct Options {
+    OpenOptions open;
+    StagedContent::Limits content;
+    size_t max_moves = 1024;
+    size_t max_outcomes = 4096;
+  };
+
+  // Errors as for Store::Open.
+  static absl::StatusOr<std::unique_ptr<LiveStore>> Open(const std::string& directory,
+                                                         const Options& options);
+  // All that store() gave out must be gone.
+  ~LiveStore();
+
+  // For looking. Null while the journal is being reopened. Let go of it
+  // soon: reopening waits for it.
+  std::shared_ptr<Store> store() const;
+  // Valid as long as this object.
+  const Manifest& manifest() const { return manifest_; }
+  const FingerprintKey& fingerprint_key() const { return fingerprint_key_; }
+
+  absl::StatusOr<LiveView> View() const;
+  // The outcome of an id, however old.
+  std::optional<LiveOutcome> FindOutcome(const std::string& id) const;
+
+  // Whether a publish that expects this may begin now, and a candidate be promoted.
+  //   kFailedPrecondition: as for Store::Begin and Store::Promote; kNotFound
+  absl::Status CheckBegin(const BeginOptions& expected) const;
+  absl::Status CheckPromote(VersionId version) const;
+
+  // Durable when they return, as all that follow but Write with sync = false.
+  //   kUnknown, kUnavailable, kResourceExhausted: see Journal::Commit
+  absl::Status SyncEpoch(uint64_t epoch, const Caller& caller);
+  absl::Status ReserveNumbers(const LiveNumbers& next);
+  // Doing it twice changes nothing.
+  absl::Status SetHold(bool hold, const std::string& reason, const Caller& caller);
+  // As Store::Mark and Store::Tag.
+  absl::Status SetMark(VersionId version, bool bad, const std::string& reason,
+                       const Caller& caller);
+  absl::Status SetTag(const std::string& name, VersionId version, const Caller& caller);
+  // One that only repeats the one before it is not recorded again.
+  absl::Status RecordAttempt(const LiveAttempt& attempt);
+
+  // Makes room for a publish's chunks.
+  //   kNotFound: no such parent
+  absl::Status BeginContent(TransactionNumber transaction, const LivePublish& publish);
+  //   kNotFound: no such transaction, or it has ended
+  absl::StatusOr<std::shared_ptr<StagedContent>> FindContent(TransactionNumber transaction) const;
+  // Joins what the contributors sent, checks digests, computes or takes sums, and stages all of it
+  // in the journal. All contributors have finished.
+  //   kInvalidArgument: contributors that changed one element (tensor and contributors are named);
+  //     another digest than declared; sums of other tensors than those with changes
+  //   kDataLoss: sums other than those of the parent's bits (tensors are named)
+  //   kFailedPrecondition: see Store::Materialise, where sums are not declared
+  //   kAborted: discarded meanwhile
+  absl::StatusOr<LiveContent> CompleteContent(TransactionNumber transaction);
+  // Forgets it, whatever was written of it.
+  void DiscardContent(TransactionNumber transaction);
+
+  // Commits a decision, with the content of its transaction.
+  //   kUnknown: reopen
+  //   otherwise nothing was written
+  absl::Status Write(const LiveRecord& record);
+  // Makes what was written durable.
+  //   kUnknown: reopen
+  absl::Status Sync();
+
+  // Closes the journal and opens it again, which settles every unknown outcome. All content is
+  // discarded.
+  //   kUnavailable: what store() gave out was not given back within a minute; or as for Open. Then
+  //     store() stays null; try again
+  absl::Status Reopen();
+
+ private:
+  struct Pending;
+  class Closing;
+
+  LiveStore(std::string directory, const Options& options, const Manifest& manifest,
+            const Digest& base_digest);
+  void SetStore(std::unique_ptr<StoreImpl> store);
+  absl::StatusOr<std::shared_ptr<StoreImpl>> OpenedStore() const;
+  absl::StatusOr<std::shared_ptr<Pending>> FindPending(TransactionNumber transaction) const;
+  absl::StatusOr<std::vector<Fingerprint>> Fingerprints(StoreImpl& store, VersionId version) const;
+  absl::Status Encode(StoreImpl& store, Pending& pending);
+  absl::Status CheckDigests(const Pending& pending, const Digest& joined) const;
+  absl::Status CheckOverlap(const Pending& pending, uint64_t joined_elements) const;
+  absl::Status SettleSums(Pending& pending, const TouchedByTensor& found, bool summed) const;
+  absl::Status BuildRecord(StoreImpl& store, Pending& pending);
+  absl::Status Append(StoreImpl& store, std::vector<v1::RecordBody> bodies,
+                      std::unique_ptr<PayloadWriter> payload, bool sync) const;
+
+  const std::string directory_;
+  const Options options_;
+  const Manifest manifest_;
+  const FingerprintKey fingerprint_key_;
+
+  mutable std::mutex mutex_;  // guards what follows; held for moments only
+  std::shared_ptr<StoreImpl> store_;
+  std::shared_ptr<Closing> closing_;  // told when the last reference to store_ is gone
+  std::map<TransactionNumber, std::shared_ptr<Pending>> pending_;
+  // Of the version committed last through this object.
+  VersionId fingerprints_of_;
+  std::shared_ptr<const std::vector<Fingerprint>> fingerprints_;
+};
+
+}  // namespace wstore

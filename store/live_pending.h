@@ -1,0 +1,26 @@
+// A publish whose content is coming. Private to live*.cc.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "store/live.h"
+
+namespace wstore {
+
+// Whoever holds one holds the StoreImpl too, and lets go of it later: the payload belongs to its
+// journal.
+struct LiveStore::Pending {
+  LivePublish publish;
+  std::shared_ptr<StagedContent> content;
+  std::atomic<bool> discarded = false;
+
+  // Set by CompleteContent, for Write.
+  std::unique_ptr<PayloadWriter> payload;
+  v1::VersionRecord record;  // but for number, id and who
+  LiveContent result;
+  std::shared_ptr<const std::vector<Fingerprint>> fingerprints;  // of all tensors, after it
+};
+
+}  // namespace wstore
