@@ -24,10 +24,11 @@ namespace wstore::cli {
 namespace {
 
 constexpr std::array kMakeCommands = {
-    MakeInitCommand,   MakePublishCommand, MakePromoteCommand, MakeRollbackCommand,
-    MakeHoldCommand,   MakeResumeCommand,  MakeMarkCommand,    MakeTagCommand,
-    MakeLogCommand,    MakeShowCommand,    MakeDiffCommand,    MakeStatusCommand,
-    MakeVerifyCommand, MakeExportCommand,  MakeBenchCommand,   MakeCompletionCommand,
+    MakeInitCommand,       MakePublishCommand, MakePromoteCommand, MakeRollbackCommand,
+    MakeHoldCommand,       MakeResumeCommand,  MakeMarkCommand,    MakeTagCommand,
+    MakeLogCommand,        MakeShowCommand,    MakeDiffCommand,    MakeStatusCommand,
+    MakeVerifyCommand,     MakeExportCommand,  MakeServeCommand,   MakeBenchCommand,
+    MakeCompletionCommand,
 };
 
 struct Verb {

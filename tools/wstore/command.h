@@ -58,6 +58,7 @@ std::unique_ptr<Command> MakeDiffCommand();
 std::unique_ptr<Command> MakeStatusCommand();
 std::unique_ptr<Command> MakeVerifyCommand();
 std::unique_ptr<Command> MakeExportCommand();
+std::unique_ptr<Command> MakeServeCommand();
 std::unique_ptr<Command> MakeBenchCommand();
 std::unique_ptr<Command> MakeCompletionCommand();
 

@@ -1,0 +1,348 @@
+#include "store/service/rpc_content.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "store/service/rpc_messages.h"
+
+namespace wstore::service {
+namespace {
+
+constexpr size_t kTensorsPerMessage = 4096;
+constexpr size_t kSumsPerMessage = 8192;
+constexpr uint64_t kDenseMessageBytes = 4 << 20;
+constexpr uint64_t kMaxRanges = 65'536;
+
+absl::StatusOr<std::shared_ptr<Store>> OpenStore(LiveStore& live) {
+  std::shared_ptr<Store> store = live.store();
+  if (store != nullptr) return store;
+  return absl::UnavailableError("the journal is being reopened; try again");
+}
+
+// The version that `name` means; its digest must be right.
+absl::StatusOr<VersionInfo> CheckName(const Store& store, const v1::VersionName& name,
+                                      bool digest_required) {
+  ASSIGN_OR_RETURN(VersionInfo info, store.version(VersionId(name.version())));
+  if (name.chain_digest().empty() && !digest_required) return info;
+  ASSIGN_OR_RETURN(const VersionName given, FromProto(name, "chain_digest"));
+  if (given.chain_digest == info.chain_digest) return info;
+  return absl::FailedPreconditionError(absl::StrCat(
+      wstore::ToString(info.version), " has the chain digest ", ToHex(info.chain_digest), ", not ",
+      ToHex(given.chain_digest), ": it is another store's, or of another history"));
+}
+
+class ManifestProducer final : public Producer<v1::ReadManifestResponse> {
+ public:
+  explicit ManifestProducer(LiveStore& live) : live_(live) {}
+
+  absl::StatusOr<Next> Produce(v1::ReadManifestResponse* response) override {
+    const Manifest& manifest = live_.manifest();
+    if (next_ > 0 && next_ >= manifest.size()) return Next::kEnd;
+    response->Clear();
+    if (next_ == 0) response->set_base_digest(ToBytes(live_.fingerprint_key().base_digest()));
+    response->set_tensors_in_all(manifest.size());
+    const size_t end = std::min(manifest.size(), next_ + kTensorsPerMessage);
+    for (; next_ < end; ++next_) {
+      const TensorSpec& spec = manifest.tensor(static_cast<TensorIndex>(next_)).spec;
+      v1::Tensor* const tensor = response->add_tensors();
+      tensor->set_name(spec.name);
+      tensor->set_dtype(std::string(DtypeName(spec.dtype)));
+      for (const uint64_t dim : spec.shape) tensor->add_shape(dim);
+    }
+    if (manifest.size() == 0) ++next_;
+    return Next::kMessage;
+  }
+
+ private:
+  LiveStore& live_;
+  size_t next_ = 0;
+};
+
+// Sums in as many messages as they need: the first with the rest of the summary.
+template <typename Response>
+class SummarySender {
+ public:
+  void Set(v1::ContentSummary summary, const TouchedByTensor& touched) {
+    messages_.clear();
+    for (const auto& [tensor, sums] : touched) {
+      if (static_cast<size_t>(summary.sums_size()) == kSumsPerMessage) {
+        messages_.push_back(std::exchange(summary, {}));
+      }
+      *summary.add_sums() = ToProto(tensor, sums);
+    }
+    messages_.push_back(std::move(summary));
+  }
+  // False: all are sent.
+  bool Send(Response* response) {
+    if (messages_.empty()) return false;
+    v1::ContentSummary* const out =
+        first_ ? response->mutable_summary() : response->mutable_more_sums();
+    *out = std::move(messages_.front());
+    messages_.pop_front();
+    first_ = false;
+    return true;
+  }
+
+ private:
+  std::deque<v1::ContentSummary> messages_;
+  bool first_ = true;
+};
+
+class DifferenceProducer final : public Producer<v1::ReadDifferenceResponse> {
+ public:
+  DifferenceProducer(LiveStore& live, Fleet& fleet, VersionId from, VersionId to,
+                     const v1::ReadDifferenceRequest& request)
+      : live_(live),
+        fleet_(fleet),
+        from_(from),
+        to_(to),
+        transaction_(request.transaction()),
+        skip_(request.skip_chunks()),
+        name_(request.to()) {}
+
+  absl::StatusOr<Next> Produce(v1::ReadDifferenceResponse* response) override {
+    response->Clear();
+    if (!described_) RETURN_IF_ERROR(Describe());
+    if (summary_.Send(response)) return Next::kMessage;
+    while (chunks_.empty()) {
+      if (from_ == to_ || span_ >= live_.manifest().spans()) return Next::kEnd;
+      RETURN_IF_ERROR(ReadSpan());
+    }
+    response->set_chunk(std::move(chunks_.front()));
+    chunks_.pop_front();
+    return Next::kMessage;
+  }
+
+ private:
+  // How many chunks there will be is known once all spans are read, so the reader counts; the
+  // summary has the digest.
+  absl::Status Describe() {
+    ASSIGN_OR_RETURN(const std::shared_ptr<const DifferenceInfo> info, fleet_.Describe(from_, to_));
+    v1::ContentSummary summary;
+    *summary.mutable_to() = name_;
+    summary.set_elements(info->elements);
+    if (info->elements > 0) {
+      summary.add_parts()->set_digest(ToBytes(info->patch_digest));
+    }
+    TouchedByTensor touched;
+    for (const TensorSums& entry : info->touched) touched.emplace(entry.tensor, entry.sums);
+    summary_.Set(std::move(summary), touched);
+    described_ = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadSpan() {
+    ASSIGN_OR_RETURN(const std::shared_ptr<Store> store, OpenStore(live_));
+    ASSIGN_OR_RETURN(const std::unique_ptr<PatchSource> difference, store->Difference(from_, to_));
+    const uint32_t span = span_++;
+    ChunkBuilder builder(live_.manifest());
+    uint16_t part = 0;
+    const auto close = [&] {
+      if (builder.empty()) return;
+      std::string chunk = builder.Finish({transaction_, ChunkKey{0, span, part++}});
+      if (skip_ > 0) {
+        --skip_;
+      } else {
+        chunks_.push_back(std::move(chunk));
+      }
+    };
+    RETURN_IF_ERROR(difference->ReadSpan(span, [&](const ChunkView& chunk) {
+      for (const EncodedTile& tile : chunk.tiles()) {
+        builder.AddTile(tile);
+        if (builder.size_bytes() >= kChunkTargetBytes) close();
+      }
+      return absl::OkStatus();
+    }));
+    close();
+    return absl::OkStatus();
+  }
+
+  LiveStore& live_;
+  Fleet& fleet_;
+  const VersionId from_;
+  const VersionId to_;
+  const TransactionNumber transaction_;
+  uint64_t skip_;
+  const v1::VersionName name_;
+  bool described_ = false;
+  SummarySender<v1::ReadDifferenceResponse> summary_;
+  uint32_t span_ = 0;
+  std::deque<std::string> chunks_;
+};
+
+class ContentProducer final : public Producer<v1::ReadContentResponse> {
+ public:
+  ContentProducer(LiveStore& live, Fleet& fleet, std::shared_ptr<StagedContent> content,
+                  const v1::ReadContentRequest& request)
+      : live_(live),
+        fleet_(fleet),
+        content_(std::move(content)),
+        next_(request.skip_chunks().begin(), request.skip_chunks().end()) {
+    next_.resize(content_->contributors());
+  }
+
+  absl::StatusOr<Next> Produce(v1::ReadContentResponse* response) override {
+    response->Clear();
+    for (uint32_t i = 0; i < next_.size(); ++i) {
+      ASSIGN_OR_RETURN(const bool read, content_->Read(i, next_[i], [&](std::string_view chunk) {
+        response->set_chunk(chunk.data(), chunk.size());
+        return absl::OkStatus();
+      }));
+      if (!read) continue;
+      ++next_[i];
+      return Next::kMessage;
+    }
+    if (!summarised_) {
+      const absl::StatusOr<LiveContent> complete = fleet_.OpenContent(content_->transaction());
+      if (absl::IsUnavailable(complete.status())) return Next::kWait;
+      RETURN_IF_ERROR(complete.status());
+      Summarise(*complete);
+    }
+    return summary_.Send(response) ? Next::kMessage : Next::kEnd;
+  }
+
+ private:
+  void Summarise(const LiveContent& complete) {
+    v1::ContentSummary summary;
+    summary.mutable_to()->set_chain_digest(ToBytes(complete.chain_digest));
+    summary.set_elements(complete.elements);
+    for (uint32_t i = 0; i < content_->contributors(); ++i) {
+      v1::ContentSummary::Part* const part = summary.add_parts();
+      const std::optional<ContributorSummary> sent = content_->summary(i);
+      part->set_chunks(sent->chunks);
+      part->set_digest(ToBytes(sent->digest));
+    }
+    summary_.Set(std::move(summary), complete.touched);
+    summarised_ = true;
+  }
+
+  LiveStore& live_;
+  Fleet& fleet_;
+  const std::shared_ptr<StagedContent> content_;
+  std::vector<uint64_t> next_;
+  bool summarised_ = false;
+  SummarySender<v1::ReadContentResponse> summary_;
+};
+
+class DenseProducer final : public Producer<v1::ReadDenseResponse> {
+ public:
+  DenseProducer(LiveStore& live, VersionId version, std::vector<v1::DenseRange> ranges)
+      : live_(live), version_(version), ranges_(std::move(ranges)) {}
+
+  absl::StatusOr<Next> Produce(v1::ReadDenseResponse* response) override {
+    response->Clear();
+    while (range_ < ranges_.size() && done_bytes_ == ranges_[range_].size_bytes()) {
+      ++range_;
+      done_bytes_ = 0;
+    }
+    if (range_ == ranges_.size()) return Next::kEnd;
+    const v1::DenseRange& range = ranges_[range_];
+    const uint64_t offset = range.offset_bytes() + done_bytes_;
+    const uint64_t size = std::min(kDenseMessageBytes, range.size_bytes() - done_bytes_);
+    response->set_tensor(range.tensor());
+    response->set_offset_bytes(offset);
+    response->mutable_data()->resize(size);
+    RETURN_IF_ERROR(Read(range.tensor(), offset, size, response->mutable_data()->data()));
+    done_bytes_ += size;
+    return Next::kMessage;
+  }
+
+ private:
+  // The base's files are opened anew for each message, so that a reader who waits holds nothing.
+  absl::Status Read(TensorIndex tensor, uint64_t offset, uint64_t size, char* out) {
+    ASSIGN_OR_RETURN(const std::shared_ptr<Store> store, OpenStore(live_));
+    ASSIGN_OR_RETURN(const std::unique_ptr<DenseSource> dense, store->Materialise(version_));
+    const Manifest& manifest = live_.manifest();
+    const uint64_t tile_bytes = kTileElements * manifest.tensor(tensor).element_bytes;
+    std::unique_ptr<SpanTiles> tiles;
+    std::optional<uint32_t> open;
+    std::vector<uint8_t> tile(tile_bytes);
+    for (uint64_t at = offset; at < offset + size;) {
+      const TilePlace place{tensor, static_cast<uint32_t>(at / tile_bytes)};
+      const auto span = static_cast<uint32_t>(manifest.GlobalTile(place) / kSpanTiles);
+      if (open != span) {
+        ASSIGN_OR_RETURN(tiles, dense->OpenSpan(span));
+        open = span;
+      }
+      RETURN_IF_ERROR(tiles->ReadTile(place, tile.data()));
+      const uint64_t in_tile = at % tile_bytes;
+      const uint64_t take = std::min(manifest.TileBytes(place) - in_tile, offset + size - at);
+      std::copy_n(tile.data() + in_tile, take, out + (at - offset));
+      at += take;
+    }
+    return absl::OkStatus();
+  }
+
+  LiveStore& live_;
+  const VersionId version_;
+  const std::vector<v1::DenseRange> ranges_;
+  size_t range_ = 0;
+  uint64_t done_bytes_ = 0;
+};
+
+absl::StatusOr<std::vector<v1::DenseRange>> CheckRanges(const Manifest& manifest,
+                                                        const v1::ReadDenseRequest& request) {
+  std::vector<v1::DenseRange> ranges(request.ranges().begin(), request.ranges().end());
+  if (ranges.size() > kMaxRanges) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ranges.size(), " ranges; at most ", kMaxRanges, " are allowed"));
+  }
+  if (ranges.empty()) {
+    for (TensorIndex i = 0; i < manifest.size(); ++i) {
+      v1::DenseRange& range = ranges.emplace_back();
+      range.set_tensor(i);
+      range.set_size_bytes(manifest.tensor(i).size_bytes());
+    }
+  }
+  for (const v1::DenseRange& range : ranges) {
+    const uint64_t size =
+        range.tensor() < manifest.size() ? manifest.tensor(range.tensor()).size_bytes() : 0;
+    if (range.tensor() < manifest.size() && range.offset_bytes() <= size &&
+        range.size_bytes() <= size - range.offset_bytes()) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "bytes ", range.offset_bytes(), " + ", range.size_bytes(), " of tensor ", range.tensor(),
+        " are asked for; it has ", size, ", and the base has ", manifest.size(), " tensors"));
+  }
+  return ranges;
+}
+
+}  // namespace
+
+std::unique_ptr<Producer<v1::ReadManifestResponse>> MakeManifestProducer(LiveStore& live) {
+  return std::make_unique<ManifestProducer>(live);
+}
+
+absl::StatusOr<std::unique_ptr<Producer<v1::ReadDenseResponse>>> MakeDenseProducer(
+    LiveStore& live, const v1::ReadDenseRequest& request) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<Store> store, OpenStore(live));
+  ASSIGN_OR_RETURN(const VersionInfo info, CheckName(*store, request.version(), false));
+  ASSIGN_OR_RETURN(std::vector<v1::DenseRange> ranges, CheckRanges(live.manifest(), request));
+  return std::make_unique<DenseProducer>(live, info.version, std::move(ranges));
+}
+
+absl::StatusOr<std::unique_ptr<Producer<v1::ReadDifferenceResponse>>> MakeDifferenceProducer(
+    LiveStore& live, Fleet& fleet, const v1::ReadDifferenceRequest& request) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<Store> store, OpenStore(live));
+  ASSIGN_OR_RETURN(const VersionInfo from, CheckName(*store, request.from(), true));
+  ASSIGN_OR_RETURN(const VersionInfo to, CheckName(*store, request.to(), true));
+  return std::make_unique<DifferenceProducer>(live, fleet, from.version, to.version, request);
+}
+
+absl::StatusOr<std::unique_ptr<Producer<v1::ReadContentResponse>>> MakeContentProducer(
+    LiveStore& live, Fleet& fleet, const v1::ReadContentRequest& request) {
+  ASSIGN_OR_RETURN(std::shared_ptr<StagedContent> content,
+                   live.FindContent(TransactionNumber(request.transaction())));
+  if (static_cast<uint32_t>(request.skip_chunks_size()) > content->contributors()) {
+    return absl::InvalidArgumentError(absl::StrCat(request.skip_chunks_size(),
+                                                   " entries in skip_chunks; there are ",
+                                                   content->contributors(), " contributors"));
+  }
+  return std::make_unique<ContentProducer>(live, fleet, std::move(content), request);
+}
+
+}  // namespace wstore::service

@@ -1,0 +1,544 @@
+// Calls that stream.
+#include <grpcpp/alarm.h>
+
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "store/service/rpc_content.h"
+#include "store/service/rpc_service.h"
+#include "wstore/layout_file.h"
+
+namespace wstore::service {
+namespace {
+
+constexpr auto kAskAgain = std::chrono::milliseconds(20);
+constexpr size_t kMaxLayoutBytes = 16 << 20;
+
+bool HasDeadline(const RpcService::Context& context) {
+  return context.deadline() != std::chrono::system_clock::time_point::max();
+}
+
+absl::Status NoDeadline() {
+  return absl::InvalidArgumentError("a call without a deadline; set one");
+}
+
+absl::Status TooMany(const char* what, uint32_t limit) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat(limit, " ", what, " are open; that is the limit: try again"));
+}
+
+// Makes a reactor that owns itself until gRPC is done with it, and begins. Whatever else runs on
+// its behalf, in a lane or on the strand, holds a reference too: gRPC may be done with it at any
+// moment after Finish, and does not wait for them.
+template <typename Reactor, typename... Arguments>
+Reactor* Launch(Arguments&&... arguments) {
+  const auto reactor = std::make_shared<Reactor>(std::forward<Arguments>(arguments)...);
+  reactor->self_ = reactor;
+  reactor->Begin();
+  return reactor.get();
+}
+
+// One contributor's chunks. One message at a time is read, and handled in a lane before the next;
+// answers are gathered while one is on its way.
+class PutReactor final : public grpc::ServerBidiReactor<v1::PutRequest, v1::PutResponse> {
+ public:
+  PutReactor(RpcService& service, RpcService::Context* context)
+      : service_(service),
+        lane_(service.NextLane()),
+        peer_(service.PeerOf(*context)),
+        has_deadline_(HasDeadline(*context)) {}
+
+  void Begin() {
+    counted_ = RpcService::Take(&service_.puts, service_.limits().max_puts);
+    if (!counted_) return Close(TooMany("puts", service_.limits().max_puts));
+    if (!has_deadline_) return Close(NoDeadline());
+    StartRead(&request_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return Close(absl::OkStatus());
+    const bool taken = lane_.Post([this, self = self_] {
+      const absl::Status status = Handle();
+      if (!status.ok()) return Close(status);
+      Acknowledge();
+      StartRead(&request_);
+    });
+    if (!taken) Close(absl::UnavailableError("the server is stopping"));
+  }
+
+  void OnWriteDone(bool ok) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    writing_ = false;
+    if (ok && sent_ < next_) return WriteNow();
+    if (closing_) FinishNow();
+  }
+
+  void OnDone() override {
+    if (counted_) service_.puts.fetch_sub(1);
+    const std::shared_ptr<PutReactor> self = std::move(self_);
+  }
+
+ private:
+  template <typename Reactor, typename... Arguments>
+  friend Reactor* Launch(Arguments&&... arguments);
+
+  absl::Status Handle() {
+    if (content_ == nullptr) {
+      transaction_ = TransactionNumber(request_.transaction());
+      contributor_ = request_.contributor();
+      ASSIGN_OR_RETURN(content_, service_.live().FindContent(transaction_));
+      RETURN_IF_ERROR(content_->next_sequence(contributor_).status());
+    }
+    RETURN_IF_ERROR(service_.live().FindContent(transaction_).status());
+    if (request_.chunk().empty()) return absl::OkStatus();
+    return content_->Put(contributor_, request_.sequence(), request_.chunk());
+  }
+
+  void Acknowledge() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    next_ = *content_->next_sequence(contributor_);
+    if (!writing_ && (first_ || sent_ < next_)) WriteNow();
+  }
+
+  void WriteNow() {
+    first_ = false;
+    writing_ = true;
+    sent_ = next_;
+    response_.set_next_sequence(sent_);
+    StartWrite(&response_);
+  }
+
+  void Close(const absl::Status& status) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (closing_) return;
+    closing_ = true;
+    status_ = status;
+    if (!writing_) FinishNow();
+  }
+
+  void FinishNow() {
+    service_.Log(absl::StrCat("level=info event=put peer=\"", peer_, "\" transaction=",
+                              transaction_.value(), " contributor=", contributor_,
+                              " chunks=", next_, " code=", static_cast<int>(status_.code())));
+    Finish(ToGrpc(status_));
+  }
+
+  RpcService& service_;
+  SerialExecutor& lane_;
+  const std::string peer_;
+  const bool has_deadline_;
+  bool counted_ = false;
+  v1::PutRequest request_;
+  TransactionNumber transaction_;
+  uint32_t contributor_ = 0;
+  std::shared_ptr<StagedContent> content_;
+
+  std::mutex mutex_;  // guards what follows
+  v1::PutResponse response_;
+  uint64_t next_ = 0;
+  uint64_t sent_ = 0;
+  bool first_ = true;
+  bool writing_ = false;
+  bool closing_ = false;
+  absl::Status status_;
+
+  std::shared_ptr<PutReactor> self_;
+};
+
+// Sends what a producer makes, as the reader takes it.
+template <typename Response>
+class ContentReactor final : public grpc::ServerWriteReactor<Response>, private SlowReader {
+ public:
+  ContentReactor(RpcService& service, RpcService::Context* context, const char* method,
+                 absl::StatusOr<std::unique_ptr<Producer<Response>>> producer)
+      : service_(service),
+        lane_(service.NextLane()),
+        context_(context),
+        method_(method),
+        peer_(service.PeerOf(*context)),
+        producer_(std::move(producer)) {}
+
+  void Begin() {
+    service_.AddReader(this);
+    counted_ = RpcService::Take(&service_.content_streams, service_.limits().max_content_streams);
+    if (!counted_) {
+      return End(TooMany("content streams", service_.limits().max_content_streams));
+    }
+    if (!HasDeadline(*context_)) return End(NoDeadline());
+    if (!producer_.ok()) return End(producer_.status());
+    Schedule();
+  }
+
+  void OnWriteDone(bool ok) override {
+    waiting_since_ = INT64_MAX;
+    if (!ok) return End(absl::CancelledError("the reader has gone"));
+    Schedule();
+  }
+
+  void OnDone() override {
+    service_.RemoveReader(this);
+    if (counted_) service_.content_streams.fetch_sub(1);
+    const std::shared_ptr<ContentReactor> self = std::move(self_);
+  }
+
+ private:
+  template <typename Reactor, typename... Arguments>
+  friend Reactor* Launch(Arguments&&... arguments);
+
+  void Schedule() {
+    const bool taken = lane_.Post([this, self = self_] { Work(); });
+    if (!taken) End(absl::UnavailableError("the server is stopping"));
+  }
+
+  void Work() {
+    if (context_->IsCancelled()) return End(absl::CancelledError("the reader has gone"));
+    const absl::StatusOr<Next> next = (*producer_)->Produce(&response_);
+    if (!next.ok()) return End(next.status());
+    switch (*next) {
+      case Next::kMessage:
+        waiting_since_ = SystemClock().NowMonotonicMicros();
+        return this->StartWrite(&response_);
+      case Next::kWait:
+        return alarm_.Set(std::chrono::system_clock::now() + kAskAgain,
+                          [this, self = self_](bool) { Schedule(); });
+      case Next::kEnd:
+        return End(absl::OkStatus());
+    }
+  }
+
+  void End(const absl::Status& status) {
+    service_.Log(absl::StrCat("level=info event=stream method=", method_, " peer=\"", peer_,
+                              "\" code=", static_cast<int>(status.code())));
+    this->Finish(ToGrpc(status));
+  }
+
+  void CancelIfIdle(int64_t since_micros) override {
+    if (waiting_since_ < since_micros) context_->TryCancel();
+  }
+
+  RpcService& service_;
+  SerialExecutor& lane_;
+  RpcService::Context* const context_;
+  const char* const method_;
+  const std::string peer_;
+  bool counted_ = false;
+  absl::StatusOr<std::unique_ptr<Producer<Response>>> producer_;
+  Response response_;
+  grpc::Alarm alarm_;
+  std::atomic<int64_t> waiting_since_{INT64_MAX};
+  std::shared_ptr<ContentReactor> self_;
+};
+
+// Head, the latest. What changes while one is on its way replaces what waits.
+class WatchReactor final : public grpc::ServerWriteReactor<v1::Head> {
+ public:
+  explicit WatchReactor(RpcService& service) : service_(service) {}
+
+  void Begin() {
+    counted_ = RpcService::Take(&service_.watches, service_.limits().max_watches);
+    if (!counted_) {
+      finished_ = true;
+      Finish(ToGrpc(TooMany("watches", service_.limits().max_watches)));
+      return;
+    }
+    watch_ =
+        service_.fleet().Watch([this, self = self_](const HeadState& state) { Changed(state); });
+    Changed(service_.fleet().head());
+  }
+
+  void OnWriteDone(bool ok) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    writing_ = false;
+    if (!ok) gone_ = true;
+    Continue();
+  }
+  void OnCancel() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    gone_ = true;
+    Continue();
+  }
+  void OnDone() override {
+    if (watch_) service_.fleet().Unwatch(*watch_);
+    if (counted_) service_.watches.fetch_sub(1);
+    const std::shared_ptr<WatchReactor> self = std::move(self_);
+  }
+
+ private:
+  template <typename Reactor, typename... Arguments>
+  friend Reactor* Launch(Arguments&&... arguments);
+
+  void Changed(const HeadState& state) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (state == last_ && sent_) return;
+    last_ = state;
+    pending_ = true;
+    Continue();
+  }
+
+  void Continue() {
+    if (writing_ || finished_) return;
+    if (gone_) {
+      finished_ = true;
+      Finish(ToGrpc(absl::UnavailableError("the server is stopping; watch again")));
+      return;
+    }
+    if (!pending_) return;
+    pending_ = false;
+    sent_ = true;
+    writing_ = true;
+    response_ = service_.HeadOf(last_);
+    StartWrite(&response_);
+  }
+
+  RpcService& service_;
+  bool counted_ = false;
+  std::optional<uint64_t> watch_;
+  std::mutex mutex_;
+  HeadState last_;
+  v1::Head response_;
+  bool sent_ = false;
+  bool pending_ = false;
+  bool writing_ = false;
+  bool gone_ = false;
+  bool finished_ = false;
+  std::shared_ptr<WatchReactor> self_;
+};
+
+// One rank's connection: what the core sends to. Outlives its reactor, which it then forgets.
+class AttachReactor final : public grpc::ServerBidiReactor<v1::FromRank, v1::ToRank> {
+ public:
+  AttachReactor(RpcService& service, RpcService::Context* context)
+      : service_(service),
+        lane_(service.NextLane()),
+        peer_(service.PeerOf(*context)),
+        sink_(std::make_shared<Sink>(this, service.limits().max_orders)) {}
+
+  void Begin() {
+    counted_ = RpcService::Take(&service_.ranks, service_.limits().max_ranks);
+    if (!counted_) return Close(TooMany("ranks", service_.limits().max_ranks));
+    sink_->Read();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return Close(absl::OkStatus());
+    const bool taken = lane_.Post([this, self = self_] {
+      const absl::Status status = Handle();
+      if (!status.ok()) return Close(status);
+      sink_->Read();
+    });
+    if (!taken) Close(absl::UnavailableError("the server is stopping"));
+  }
+  void OnWriteDone(bool) override { sink_->Written(); }
+  void OnDone() override {
+    sink_->Forget();
+    if (registration_) service_.fleet().Detach(registration_->process, sink_.get());
+    if (counted_) service_.ranks.fetch_sub(1);
+    const std::shared_ptr<AttachReactor> self = std::move(self_);
+  }
+
+  void Read() { StartRead(&request_); }
+  void Write(const v1::ToRank* message) { StartWrite(message); }
+  void End(const absl::Status& status) {
+    service_.Log(absl::StrCat("level=info event=detach peer=\"", peer_, "\" rank=\"",
+                              registration_ ? protocol::ToString(registration_->process.first) : "",
+                              "\" code=", static_cast<int>(status.code()), " error=\"",
+                              std::string(status.message()), "\""));
+    Finish(ToGrpc(status));
+  }
+
+ private:
+  template <typename Reactor, typename... Arguments>
+  friend Reactor* Launch(Arguments&&... arguments);
+
+  // Orders on their way to the rank, and the end of the stream behind them.
+  class Sink final : public RankSink {
+   public:
+    Sink(AttachReactor* reactor, size_t max_waiting)
+        : reactor_(reactor), max_waiting_(max_waiting) {}
+
+    void Send(const RankOrder& order) override {
+      v1::ToRank message;
+      *message.mutable_order() = ToProto(order);
+      Push(std::move(message));
+    }
+    void Send(const AuditVerdict& verdict) override {
+      v1::ToRank message;
+      message.mutable_verdict()->set_audit(verdict.audit);
+      message.mutable_verdict()->set_ok(verdict.status.ok());
+      message.mutable_verdict()->set_error(std::string(verdict.status.message()));
+      Push(std::move(message));
+    }
+    void Superseded() override {
+      Close(absl::AbortedError("another connection speaks for this rank now"));
+    }
+    void Close(const absl::Status& status) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (closing_ || reactor_ == nullptr) return;
+      closing_ = true;
+      status_ = status;
+      if (!writing_) reactor_->End(status_);
+    }
+    // Reads the next message, unless the stream is ending.
+    void Read() {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!closing_ && reactor_ != nullptr) reactor_->Read();
+    }
+    void Written() {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      writing_ = false;
+      if (closing_) return reactor_->End(status_);
+      if (!waiting_.empty()) WriteNow();
+    }
+    void Forget() {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      reactor_ = nullptr;
+    }
+
+   private:
+    void Push(v1::ToRank message) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (closing_ || reactor_ == nullptr) return;
+      if (waiting_.size() == max_waiting_) waiting_.pop_front();  // the next report brings it again
+      waiting_.push_back(std::move(message));
+      if (!writing_) WriteNow();
+    }
+    void WriteNow() {
+      writing_ = true;
+      message_ = std::move(waiting_.front());
+      waiting_.pop_front();
+      reactor_->Write(&message_);
+    }
+
+    std::mutex mutex_;
+    AttachReactor* reactor_;
+    const size_t max_waiting_;
+    std::deque<v1::ToRank> waiting_;
+    v1::ToRank message_;
+    bool writing_ = false;
+    bool closing_ = false;
+    absl::Status status_;
+  };
+
+  absl::Status Handle() {
+    if (request_.kind_case() == v1::FromRank::kRegister) return Register(request_.register_());
+    if (!registration_) {
+      return absl::InvalidArgumentError("the first message of a rank must be 'register'");
+    }
+    Fleet& fleet = service_.fleet();
+    switch (request_.kind_case()) {
+      case v1::FromRank::kReport: {
+        ASSIGN_OR_RETURN(protocol::Report report, FromProto(request_.report(), *registration_));
+        fleet.Report(std::move(report), sink_.get());
+        return absl::OkStatus();
+      }
+      case v1::FromRank::kVote:
+        fleet.Vote(registration_->process, TransactionNumber(request_.vote().transaction()),
+                   FromProto(request_.vote().cells()));
+        return absl::OkStatus();
+      case v1::FromRank::kAudit: {
+        const v1::Audit& audit = request_.audit();
+        ASSIGN_OR_RETURN(const VersionName version, FromProto(audit.version(), "audited version"));
+        fleet.Audit(registration_->process, audit.audit(), version, FromProto(audit.cells()),
+                    audit.last());
+        return absl::OkStatus();
+      }
+      default:
+        return absl::InvalidArgumentError("an empty message, or one of a newer program");
+    }
+  }
+
+  absl::Status Register(const v1::Register& request) {
+    RankRegistration registration;
+    registration.process.first = {request.instance(), request.rank()};
+    registration.process.second = {request.incarnation().generation(),
+                                   request.incarnation().nonce()};
+    registration.ranks = request.ranks();
+    registration.peer = peer_;
+    RETURN_IF_ERROR(protocol::CheckRank(registration.process.first, registration.ranks));
+    if (registration.process.second.nonce == 0) {
+      return absl::InvalidArgumentError("the incarnation's nonce is 0; take a random number");
+    }
+    if (registration_ && registration_->process != registration.process) {
+      return absl::InvalidArgumentError("a stream speaks for one process only");
+    }
+    const Digest& base = service_.live().fingerprint_key().base_digest();
+    if (request.base_digest() != ToBytes(base)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the rank's base is another one than the store's, ", ToHex(base)));
+    }
+    if (request.layout().size() > kMaxLayoutBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("a layout of ", request.layout().size(),
+                                                     " bytes; at most ", kMaxLayoutBytes,
+                                                     " are allowed"));
+    }
+    if (!request.layout().empty()) {
+      ASSIGN_OR_RETURN(Layout layout, ReadLayout(request.layout(), service_.live().manifest(),
+                                                 request.layout_generation()));
+      if (ToBytes(layout.digest()) != request.layout_digest()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "the layout has the digest ", ToHex(layout.digest()), ", not the one that is named"));
+      }
+      registration.layout = std::make_shared<const Layout>(std::move(layout));
+    }
+    service_.Log(absl::StrCat("level=info event=attach peer=\"", peer_, "\" rank=\"",
+                              protocol::ToString(registration.process.first), "\""));
+    registration_ = registration;
+    service_.fleet().Attach(std::move(registration), sink_);
+    return absl::OkStatus();
+  }
+
+  void Close(const absl::Status& status) { sink_->Close(status); }
+
+  RpcService& service_;
+  SerialExecutor& lane_;
+  const std::string peer_;
+  const std::shared_ptr<Sink> sink_;
+  bool counted_ = false;
+  v1::FromRank request_;
+  std::optional<RankRegistration> registration_;
+  std::shared_ptr<AttachReactor> self_;
+};
+
+}  // namespace
+
+grpc::ServerBidiReactor<v1::PutRequest, v1::PutResponse>* RpcService::Put(Context* context) {
+  return Launch<PutReactor>(*this, context);
+}
+
+grpc::ServerBidiReactor<v1::FromRank, v1::ToRank>* RpcService::Attach(Context* context) {
+  return Launch<AttachReactor>(*this, context);
+}
+
+grpc::ServerWriteReactor<v1::Head>* RpcService::Watch(Context*, const v1::WatchRequest*) {
+  return Launch<WatchReactor>(*this);
+}
+
+grpc::ServerWriteReactor<v1::ReadManifestResponse>* RpcService::ReadManifest(
+    Context* context, const v1::ReadManifestRequest*) {
+  return Launch<ContentReactor<v1::ReadManifestResponse>>(*this, context, "ReadManifest",
+                                                          MakeManifestProducer(live_));
+}
+
+grpc::ServerWriteReactor<v1::ReadDenseResponse>* RpcService::ReadDense(
+    Context* context, const v1::ReadDenseRequest* request) {
+  return Launch<ContentReactor<v1::ReadDenseResponse>>(*this, context, "ReadDense",
+                                                       MakeDenseProducer(live_, *request));
+}
+
+grpc::ServerWriteReactor<v1::ReadDifferenceResponse>* RpcService::ReadDifference(
+    Context* context, const v1::ReadDifferenceRequest* request) {
+  return Launch<ContentReactor<v1::ReadDifferenceResponse>>(
+      *this, context, "ReadDifference", MakeDifferenceProducer(live_, fleet_, *request));
+}
+
+grpc::ServerWriteReactor<v1::ReadContentResponse>* RpcService::ReadContent(
+    Context* context, const v1::ReadContentRequest* request) {
+  return Launch<ContentReactor<v1::ReadContentResponse>>(
+      *this, context, "ReadContent", MakeContentProducer(live_, fleet_, *request));
+}
+
+}  // namespace wstore::service

@@ -1,0 +1,109 @@
+// What the ranks of each instance said about sums: where they hold which elements, and what they
+// would make of them.
+//
+// Threads: one at a time; Judge may run beside all else, in one thread of its own.
+// Bounded: per rank a layout, one vote and one audit.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "store/protocol/types.h"
+#include "store/staged_content.h"
+#include "wstore/layout.h"
+#include "wstore/regions.h"
+#include "wstore/update.h"
+
+namespace wstore::service {
+
+// What the ranks of one instance say, all of it, ready to be judged elsewhere.
+struct Votes {
+  std::string instance;
+  std::vector<std::shared_ptr<const Layout>> layouts;  // by rank
+  std::vector<std::vector<CellSums>> cells;            // by rank
+};
+
+// What was made of votes.
+struct Judgement {
+  absl::Status status;
+  std::vector<TouchedSums> totals;  // by rank: what each must report after it has applied
+};
+
+class VoteBook {
+ public:
+  // A rank that has started, or has another layout: what it said before is forgotten.
+  void Register(const protocol::RankId& rank, uint32_t ranks,
+                const protocol::Incarnation& incarnation, std::shared_ptr<const Layout> layout);
+  void Forget(const std::string& instance);
+
+  // Adds cells of a vote for `transaction`, which replaces one for another; ascending.
+  //   kFailedPrecondition: the rank is not registered under this incarnation, or has no layout
+  //   kInvalidArgument: cells that do not ascend
+  absl::Status AddVote(const protocol::RankId& rank, const protocol::Incarnation& incarnation,
+                       TransactionNumber transaction, std::vector<CellSums> cells);
+  // Likewise for an audit, named by the rank; `last`: it is whole.
+  absl::Status AddAudit(const protocol::RankId& rank, const protocol::Incarnation& incarnation,
+                        uint64_t audit, const VersionName& version, std::vector<CellSums> cells,
+                        bool last);
+
+  //   kFailedPrecondition: names the ranks that have no layout or no vote for it
+  absl::StatusOr<Votes> Collect(const std::string& instance, TransactionNumber transaction) const;
+
+  // Whole audits of one version by all ranks, and how each named its own.
+  struct Audits {
+    Votes votes;
+    VersionName version;
+    std::vector<uint64_t> names;                      // by rank
+    std::vector<protocol::Incarnation> incarnations;  // by rank
+  };
+  // Nothing as long as one is missing. Afterwards they are forgotten.
+  std::optional<Audits> TakeAudits(const std::string& instance);
+
+ private:
+  struct Rank {
+    protocol::Incarnation incarnation;
+    std::shared_ptr<const Layout> layout;
+    TransactionNumber voted_for;
+    std::vector<CellSums> vote;
+    uint64_t audit = 0;
+    bool audit_is_whole = false;
+    VersionName audited;
+    std::vector<CellSums> audit_cells;
+  };
+
+  absl::StatusOr<Rank*> Find(const protocol::RankId& rank,
+                             const protocol::Incarnation& incarnation);
+
+  std::map<std::string, std::vector<Rank>> instances_;
+};
+
+// Compares votes with what is declared. Keeps the region maps it made last.
+class Judge {
+ public:
+  // `manifest` must outlive it.
+  explicit Judge(const Manifest& manifest) : manifest_(manifest) {}
+
+  // Sums over the changed elements.
+  Judgement JudgeUpdate(const Votes& votes, const TouchedByTensor& declared);
+  // Sums over everything; `declared`: of every tensor.
+  absl::Status JudgeAudit(const Votes& votes, const std::vector<Fingerprint>& declared);
+
+ private:
+  absl::StatusOr<std::shared_ptr<const RegionMap>> MapOf(const Votes& votes);
+
+  struct Made {
+    std::vector<Digest> layouts;
+    std::shared_ptr<const RegionMap> map;
+  };
+
+  const Manifest& manifest_;
+  std::vector<Made> made_;  // the latest last
+};
+
+}  // namespace wstore::service

@@ -1,0 +1,155 @@
+// wstore serve: the service of a store, until it is told to stop.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+#include <mutex>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/clock.h"
+#include "common/status_macros.h"
+#include "store/service/server.h"
+#include "tools/wstore/command.h"
+#include "tools/wstore/format.h"
+#include "tools/wstore/parse.h"
+
+namespace wstore::cli {
+namespace {
+
+// How the process ends when it is told so twice: as if by the signal.
+constexpr int kForcedExit = 130;
+
+absl::Status SetDuration(const std::string& text, const char* flag, int64_t* micros) {
+  const absl::StatusOr<int64_t> milliseconds = ParseDurationMs(text);
+  RETURN_IF_ERROR(Prefixed(milliseconds.status(), flag));
+  *micros = *milliseconds * 1000;
+  return absl::OkStatus();
+}
+
+class ServeCommand final : public Command {
+ public:
+  CLI::App* Define(CLI::App& program) override {
+    CLI::App* const verb = program.add_subcommand(
+        "serve", "Serve the store to trainers, workers and operators, until SIGTERM");
+    verb->group(kOtherGroup);
+    verb->add_option("--listen", listen_,
+                     "unix:PATH or HOST:PORT; may be repeated. Default: unix:DIR/wstore.sock, for "
+                     "this user only")
+        ->type_name("ADDR")
+        ->allow_extra_args(false);
+    verb->add_option("--lease", lease_, "How long a worker may serve without news")
+        ->capture_default_str()
+        ->type_name("T");
+    verb->add_option("--skew", skew_, "By how much clocks may drift apart within a lease")
+        ->capture_default_str()
+        ->type_name("T");
+    verb->add_option("--apply-deadline", apply_deadline_,
+                     "From the order to apply until a worker is fenced; at least lease + skew")
+        ->capture_default_str()
+        ->type_name("T");
+    verb->add_option("--hold-deadline", hold_deadline_,
+                     "From the order to apply until an undecided publish is aborted")
+        ->capture_default_str()
+        ->type_name("T");
+    verb->add_option("--laggards", laggards_, "What becomes of workers that are too slow")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"fence", "abort"}));
+    verb->add_option("--grace", grace_, "How long a stop waits for a publish being decided")
+        ->capture_default_str()
+        ->type_name("T");
+    CLI::Option* const certificate =
+        verb->add_option("--tls-cert", tls_.certificate_chain, "Certificate chain for TCP (PEM)")
+            ->type_name(kFileType);
+    CLI::Option* const key =
+        verb->add_option("--tls-key", tls_.private_key, "Its private key (PEM)")
+            ->type_name(kFileType);
+    certificate->needs(key);
+    key->needs(certificate);
+    verb->add_option("--tls-client-ca", tls_.client_authorities,
+                     "Clients must show a certificate of one of these authorities (PEM)")
+        ->type_name(kFileType)
+        ->needs(certificate);
+    verb->add_flag("--insecure-tcp", insecure_tcp_,
+                   "Listen on TCP without TLS: whoever reaches the port may do everything");
+    verb->footer(Examples({"wstore --store /stores/m serve",
+                           "wstore serve --listen unix:/run/wstore/m.sock --lease 2s"}));
+    return verb;
+  }
+
+  absl::StatusOr<ExitCode> Run(Session& session) override {
+    // All threads inherit this; the signals are waited for below.
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+    signal(SIGPIPE, SIG_IGN);
+
+    service::ServerOptions options;
+    ASSIGN_OR_RETURN(options.directory, session.StoreDirectory());
+    int64_t grace_micros = 0;
+    RETURN_IF_ERROR(Fill(&options, &grace_micros));
+    ASSIGN_OR_RETURN(const std::unique_ptr<service::Server> server,
+                     service::Server::Start(options));
+    const std::vector<std::string> addresses = server->addresses();
+    session.ChangeResult(
+        absl::StrCat("Serving ", options.directory, " on ", absl::StrJoin(addresses, ", "), "\n"),
+        "", {{"addresses", addresses}, {"pid", getpid()}});
+    std::cout.flush();
+
+    int received = 0;
+    sigwait(&signals, &received);
+    std::thread([signals] {
+      int again = 0;
+      sigwait(&signals, &again);
+      _exit(kForcedExit);
+    }).detach();
+    server->Shutdown(grace_micros);
+    return ExitCode::kDone;
+  }
+
+ private:
+  absl::Status Fill(service::ServerOptions* options, int64_t* grace_micros) const {
+    protocol::Timing& timing = options->coordinator.timing;
+    RETURN_IF_ERROR(SetDuration(lease_, "--lease", &timing.lease));
+    RETURN_IF_ERROR(SetDuration(skew_, "--skew", &timing.skew));
+    RETURN_IF_ERROR(SetDuration(apply_deadline_, "--apply-deadline", &timing.apply_deadline));
+    RETURN_IF_ERROR(SetDuration(hold_deadline_, "--hold-deadline", &timing.hold_deadline));
+    RETURN_IF_ERROR(SetDuration(grace_, "--grace", grace_micros));
+    options->coordinator.laggards =
+        laggards_ == "abort" ? protocol::Laggards::kAbort : protocol::Laggards::kFence;
+    options->listen = listen_;
+    if (!tls_.certificate_chain.empty()) options->tls = tls_;
+    options->insecure_tcp = insecure_tcp_;
+    options->log = [](const std::string& line) {
+      std::string text =
+          absl::StrCat("time=", FormatRfc3339(SystemClock().NowUnixMicros()), " ", line);
+      // What clients say is in it, too.
+      for (char& c : text) {
+        if (static_cast<unsigned char>(c) < ' ') c = ' ';
+      }
+      text += '\n';
+      std::fwrite(text.data(), 1, text.size(), stderr);
+    };
+    return absl::OkStatus();
+  }
+
+  std::vector<std::string> listen_;
+  std::string lease_ = "3s";
+  std::string skew_ = "1s";
+  std::string apply_deadline_ = "5s";
+  std::string hold_deadline_ = "10s";
+  std::string laggards_ = "fence";
+  std::string grace_ = "10s";
+  service::TlsFiles tls_;
+  bool insecure_tcp_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeServeCommand() { return std::make_unique<ServeCommand>(); }
+
+}  // namespace wstore::cli
