@@ -42,6 +42,10 @@ void Fleet::Log(const std::string& line) const {
   if (options_.log) options_.log(line);
 }
 
+void Fleet::Ended(std::string_view why, std::string_view outcome, int64_t micros) const {
+  if (options_.ended) options_.ended(why, outcome, micros);
+}
+
 absl::Status Fleet::Start() {
   ASSIGN_OR_RETURN(const LiveView view, live_.View());
   strand_.Post([this, view] { Feed(protocol::Started{ToJournalView(view)}); });
@@ -242,11 +246,11 @@ void Fleet::Carry(const protocol::WriteRecord& effect) {
   record.message = details->second.message;
   record.caller = details->second.caller;
   record.duration_micros = now() - details->second.begun_at;
-  PostJournal([this, record] { CommitRecord(record); });
+  PostJournal([this, record, why = details->second.why] { CommitRecord(record, why); });
 }
 
 // In the journal's thread.
-void Fleet::CommitRecord(const LiveRecord& record) {
+void Fleet::CommitRecord(const LiveRecord& record, const std::string& why) {
   const auto report = [this, number = record.transaction](RecordOutcome outcome,
                                                           const absl::Status& status) {
     strand_.Post([this, number, outcome, status] {
@@ -254,6 +258,7 @@ void Fleet::CommitRecord(const LiveRecord& record) {
     });
   };
   absl::Status status = live_.Write(record);
+  if (status.ok()) Ended(why, "committed", record.duration_micros);
   if (status.ok() && !record.sync) {
     report(RecordOutcome::kAppended, status);
     status = live_.Sync();
@@ -314,6 +319,7 @@ void Fleet::Carry(const protocol::DiscardContent& effect) {
   attempt.reason = reason;
   attempt.caller = details->second.caller;
   attempt.duration_micros = now() - details->second.begun_at;
+  Ended(attempt.why, "aborted", attempt.duration_micros);
   RecordAttempt(std::move(attempt));
 }
 

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/clock.h"
@@ -36,6 +37,9 @@ class Fleet {
     std::string actor;  // of the server itself
     // One line each, without a newline. From any thread; empty: nowhere.
     std::function<void(const std::string&)> log;
+    // Told of every transaction that ends: "publish", "rollback" or "promote"; "committed",
+    // "aborted" or "refused"; and how long it took. From any thread; empty: nobody.
+    std::function<void(std::string_view why, std::string_view outcome, int64_t micros)> ended;
     Clock* clock = nullptr;  // null: the system's
   };
 
@@ -117,6 +121,7 @@ class Fleet {
 
   int64_t now() const { return clock_.NowMonotonicMicros(); }
   void Log(const std::string& line) const;
+  void Ended(std::string_view why, std::string_view outcome, int64_t micros) const;
 
   // fleet.cc: the strand, and effects. All that follow run on the strand, unless they say else.
   void Feed(const protocol::CoordinatorEvent& event);
@@ -138,7 +143,7 @@ class Fleet {
   void RecordAttempt(LiveAttempt attempt);
   // In the journal's thread.
   void ReopenUntilItWorks();
-  void CommitRecord(const LiveRecord& record);
+  void CommitRecord(const LiveRecord& record, const std::string& why);
   bool JournalFailed() const;  // in any
 
   // fleet_calls.cc

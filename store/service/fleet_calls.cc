@@ -55,6 +55,7 @@ void Fleet::Refuse(const Waiter& waiter, const absl::Status& status) {
     attempt.reason = status;
     attempt.caller = waiter.caller;
     attempt.duration_micros = now() - waiter.begun_at;
+    Ended(attempt.why, "refused", attempt.duration_micros);
     RecordAttempt(std::move(attempt));
   }
   FleetAnswer answer = Refusal(status);

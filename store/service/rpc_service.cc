@@ -2,6 +2,8 @@
 #include "store/service/rpc_service.h"
 
 #include <algorithm>
+#include <chrono>
+#include <future>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -10,6 +12,7 @@ namespace wstore::service {
 namespace {
 
 constexpr size_t kLaneTasks = 4096;
+constexpr auto kFiguresWait = std::chrono::seconds(2);
 
 absl::Status Reopening() {
   return absl::UnavailableError("the journal is being reopened; try again");
@@ -337,6 +340,31 @@ RpcService::Unary* RpcService::GetStatus(Context* context, const v1::GetStatusRe
     call->Finish(absl::OkStatus());
   });
   return call->reactor();
+}
+
+ServerFigures RpcService::figures() {
+  ServerFigures figures;
+  figures.head = fleet_.head();
+  if (const std::shared_ptr<wstore::Store> store = live_.store(); store != nullptr) {
+    const StoreStatus status = store->status();
+    figures.state = StateWord(figures.head, status.state);
+    figures.versions = status.versions;
+    figures.journal_bytes = status.journal_bytes;
+  } else {
+    figures.state = "recovering";
+  }
+  figures.content_streams = content_streams;
+  figures.watches = watches;
+  figures.puts = puts;
+  figures.ranks = ranks;
+  figures.uptime_micros = SystemClock().NowMonotonicMicros() - started_micros_;
+  auto rows = std::make_shared<std::promise<std::vector<WorkerRow>>>();
+  std::future<std::vector<WorkerRow>> got = rows->get_future();
+  fleet_.ListWorkers(
+      [rows](std::vector<WorkerRow> workers) { rows->set_value(std::move(workers)); });
+  // What has not come is missing: a scrape must not wait for a server that ends.
+  if (got.wait_for(kFiguresWait) == std::future_status::ready) figures.workers = got.get();
+  return figures;
 }
 
 RpcService::Unary* RpcService::GetVersion(Context* context, const v1::GetVersionRequest* request,

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "store/service/figures.h"
 #include "store/service/fleet.h"
 #include "store/service/rpc_messages.h"
 #include "store/service/serial_executor.h"
@@ -121,6 +122,7 @@ class RpcService final : public v1::Store::CallbackService {
   const RpcLimits& limits() const { return limits_; }
   SerialExecutor& NextLane();
   void Log(const std::string& line) const;
+  ServerFigures figures();
   std::string PeerOf(const Context& context) const { return peers_.Find(context.peer()); }
   v1::Head HeadNow() const;
   v1::Head HeadOf(const HeadState& state) const;

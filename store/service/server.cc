@@ -79,6 +79,9 @@ class ServerImpl final : public Server {
     fleet.coordinator = options.coordinator;
     fleet.actor = live.open.actor;
     fleet.log = options.log;
+    fleet.ended = [this](std::string_view why, std::string_view outcome, int64_t micros) {
+      transactions_.Add(why, outcome, micros);
+    };
     log_ = options.log;
     fleet_ = std::make_unique<Fleet>(*live_, fleet);
     service_ = std::make_unique<RpcService>(*live_, *fleet_, peers_, RpcLimits(), options.log);
@@ -100,6 +103,12 @@ class ServerImpl final : public Server {
   }
 
   std::vector<std::string> addresses() const override { return addresses_; }
+
+  ServerFigures figures() const override {
+    ServerFigures figures = service_->figures();
+    figures.transactions = transactions_.rows();
+    return figures;
+  }
 
   void Shutdown(int64_t grace_micros) override {
     if (stopped_.exchange(true)) return;
@@ -195,6 +204,7 @@ class ServerImpl final : public Server {
   }
 
   std::function<void(const std::string&)> log_;
+  TransactionFigures transactions_;
   PeerNames peers_;
   std::vector<std::string> tcp_;
   std::vector<std::string> addresses_;

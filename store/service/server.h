@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "store/protocol/coordinator.h"
+#include "store/service/figures.h"
 
 namespace wstore::service {
 
@@ -49,6 +50,9 @@ class Server {
 
   // Where it listens, with the ports that were chosen.
   virtual std::vector<std::string> addresses() const = 0;
+
+  // Until Shutdown. Blocks for moments.
+  virtual ServerFigures figures() const = 0;
 
   // Accepts nothing more, aborts a publish that is not being decided, waits for one that is, and
   // ends: everything that was answered as committed is on disk. Blocks for at most about twice

@@ -5,8 +5,9 @@
 # What building and running needs.
 readonly build_packages=(
   g++ cmake ninja-build python3
-  libabsl-dev libprotobuf-dev protobuf-compiler librocksdb-dev libzstd-dev libssl-dev libxxhash-dev
-  nlohmann-json3-dev libcli11-dev catch2
+  libabsl-dev libprotobuf-dev protobuf-compiler libgrpc++-dev protobuf-compiler-grpc
+  librocksdb-dev libzstd-dev libssl-dev libxxhash-dev
+  nlohmann-json3-dev libcli11-dev prometheus-cpp-dev catch2
 )
 # What checking needs beyond that.
 readonly check_packages=(git python3-venv clang-format clang-tidy spin)

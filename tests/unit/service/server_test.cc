@@ -1,13 +1,18 @@
 #include "store/service/server.h"
 
 #include <grpcpp/grpcpp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <random>
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "store/service/metrics.h"
 #include "store/service/rpc_messages.h"
 #include "tests/support/random.h"
 #include "tests/unit/store/live_fixture.h"
@@ -183,6 +188,55 @@ TEST_CASE("E01 a publish goes over the socket in pieces, and its peer is in the 
   served.server.reset();
   served.fixture.versions[1] = next;
   served.fixture.RequireAllVersions();
+}
+
+// What an HTTP server on `port` of this machine answers.
+std::string HttpGet(int port, const std::string& path) {
+  const int descriptor = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(connect(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
+  REQUIRE(write(descriptor, request.data(), request.size()) ==
+          static_cast<ssize_t>(request.size()));
+  std::string answer;
+  std::array<char, 4096> buffer = {};
+  for (ssize_t got = 0; (got = read(descriptor, buffer.data(), buffer.size())) > 0;) {
+    answer.append(buffer.data(), static_cast<size_t>(got));
+  }
+  close(descriptor);
+  return answer;
+}
+
+TEST_CASE("a server's figures count what became of publishes, and are served for Prometheus") {
+  Served served;
+  const NaiveTensors base = served.fixture.versions.at(0);
+  v1::Decision decision;
+  REQUIRE(served.Publish("one", base, served.fixture.store.Changed(base, 0.05), &decision).ok());
+  v1::BeginRequest stale;
+  stale.set_id("stale");
+  stale.set_parent(0);
+  v1::BeginResponse begun;
+  REQUIRE(!served.stub->Begin(Served::Context().get(), stale, &begun).ok());
+  const service::ServerFigures figures = served.server->figures();
+  REQUIRE(figures.head.head.version == VersionId(1));
+  REQUIRE(figures.transactions.at({"publish", "committed"}).count == 1);
+  REQUIRE(figures.transactions.at({"publish", "refused"}).count == 1);
+  REQUIRE(figures.state == "ok");
+
+  const int port = 20'000 + getpid() % 20'000;
+  auto metrics = service::MetricsServer::Start("127.0.0.1:" + std::to_string(port),
+                                               [&] { return served.server->figures(); });
+  if (absl::IsUnimplemented(metrics.status())) return;
+  REQUIRE_OK(metrics);
+  const std::string page = HttpGet(port, "/metrics");
+  REQUIRE_THAT(page, Catch::Matchers::Contains("\nwstore_head_version 1\n"));
+  REQUIRE_THAT(page, Catch::Matchers::Contains("wstore_transaction_seconds_count{kind=\"publish\","
+                                               "outcome=\"committed\"} 1\n"));
+  REQUIRE_ERROR(service::MetricsServer::Start("nowhere:x", [] { return service::ServerFigures(); }),
+                absl::StatusCode::kInvalidArgument, "nowhere:x");
 }
 
 TEST_CASE("E12 malformed requests are refused, and the server lives") {

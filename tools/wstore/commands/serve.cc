@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
+#include "store/service/metrics.h"
 #include "store/service/server.h"
 #include "tools/wstore/command.h"
 #include "tools/wstore/format.h"
@@ -40,25 +41,28 @@ class ServeCommand final : public Command {
                      "this user only")
         ->type_name("ADDR")
         ->allow_extra_args(false);
-    verb->add_option("--lease", lease_, "How long a worker may serve without news")
-        ->capture_default_str()
+    verb->add_option("--metrics", metrics_,
+                     "Figures for Prometheus at http://HOST:PORT/metrics; open to whoever reaches "
+                     "the port")
+        ->type_name("HOST:PORT");
+    verb->add_option("--lease", lease_, "How long a worker may serve without news. Default: 3s")
         ->type_name("T");
-    verb->add_option("--skew", skew_, "By how much clocks may drift apart within a lease")
-        ->capture_default_str()
+    verb->add_option("--skew", skew_,
+                     "By how much clocks may drift apart within a lease. Default: 1s")
         ->type_name("T");
     verb->add_option("--apply-deadline", apply_deadline_,
-                     "From the order to apply until a worker is fenced; at least lease + skew")
-        ->capture_default_str()
+                     "From the order to apply until a worker is fenced; at least lease + skew. "
+                     "Default: 5s")
         ->type_name("T");
     verb->add_option("--hold-deadline", hold_deadline_,
-                     "From the order to apply until an undecided publish is aborted")
-        ->capture_default_str()
+                     "From the order to apply until an undecided publish is aborted. Default: 10s")
         ->type_name("T");
-    verb->add_option("--laggards", laggards_, "What becomes of workers that are too slow")
-        ->capture_default_str()
+    verb->add_option("--laggards", laggards_,
+                     "What becomes of workers that are too slow: fenced (the default), or the "
+                     "publish is aborted")
         ->check(CLI::IsMember({"fence", "abort"}));
-    verb->add_option("--grace", grace_, "How long a stop waits for a publish being decided")
-        ->capture_default_str()
+    verb->add_option("--grace", grace_,
+                     "How long a stop waits for a publish being decided. Default: 10s")
         ->type_name("T");
     CLI::Option* const certificate =
         verb->add_option("--tls-cert", tls_.certificate_chain, "Certificate chain for TCP (PEM)")
@@ -94,10 +98,15 @@ class ServeCommand final : public Command {
     RETURN_IF_ERROR(Fill(&options, &grace_micros));
     ASSIGN_OR_RETURN(const std::unique_ptr<service::Server> server,
                      service::Server::Start(options));
+    std::unique_ptr<service::MetricsServer> metrics;
+    if (!metrics_.empty()) {
+      ASSIGN_OR_RETURN(metrics, service::MetricsServer::Start(
+                                    metrics_, [&server] { return server->figures(); }));
+    }
     const std::vector<std::string> addresses = server->addresses();
     session.ChangeResult(
         absl::StrCat("Serving ", options.directory, " on ", absl::StrJoin(addresses, ", "), "\n"),
-        "", {{"addresses", addresses}, {"pid", getpid()}});
+        "", {{"addresses", addresses}, {"metrics", metrics_}, {"pid", getpid()}});
     std::cout.flush();
 
     int received = 0;
@@ -107,6 +116,7 @@ class ServeCommand final : public Command {
       sigwait(&signals, &again);
       _exit(kForcedExit);
     }).detach();
+    metrics.reset();
     server->Shutdown(grace_micros);
     return ExitCode::kDone;
   }
@@ -138,6 +148,7 @@ class ServeCommand final : public Command {
   }
 
   std::vector<std::string> listen_;
+  std::string metrics_;
   std::string lease_ = "3s";
   std::string skew_ = "1s";
   std::string apply_deadline_ = "5s";
