@@ -9,8 +9,8 @@ namespace {
 using Catch::Matchers::Contains;
 
 const std::vector<std::string> kVerbs = {
-    "init", "publish", "promote", "rollback", "hold",   "resume", "mark",  "tag",
-    "log",  "show",    "diff",    "status",   "verify", "export", "bench", "completion"};
+    "init", "publish", "promote", "rollback", "hold",   "resume", "mark",  "tag",       "log",
+    "show", "diff",    "status",  "verify",   "export", "serve",  "bench", "completion"};
 
 TEST_CASE("The program's help lists every verb, its version is that of the project") {
   const CliFixture cli;
