@@ -38,6 +38,9 @@ function(wstore_prefer_static)
   endforeach()
   # The shared library brings along what the archive leaves to the program.
   target_link_libraries(RocksDB::rocksdb-shared INTERFACE RocksDB::rocksdb)
+  # It is known by pkg-config alone, as -lre2, which takes the shared one.
+  find_library(WSTORE_RE2_ARCHIVE libre2.a REQUIRED)
+  set_property(TARGET re2::re2 PROPERTY INTERFACE_LINK_LIBRARIES ${WSTORE_RE2_ARCHIVE})
   wstore_static_form(${WSTORE_XXHASH_LIBRARY} xxhash)
   target_link_libraries(wstore_xxhash INTERFACE ${xxhash})
 endfunction()
