@@ -367,11 +367,11 @@ __device__ void WriteTile(const DiffTables& tables, const TilePair& tile, uint64
   } else {
     WriteValuesAgain<kWidth>(tile, warp, lane, values);
   }
-  // Positions in whole words; what lies behind them up to a multiple of eight is zero.
+  // Positions in whole words; what lies behind them up to a multiple of sixteen is zero.
   const uint32_t positions_at = shape.positions_at();
   if (thread < positions_at - shape.changed * kWidth) out[shape.changed * kWidth + thread] = 0;
   const uint32_t position_bytes = size - positions_at;
-  const uint32_t end = static_cast<uint32_t>(RoundUp(size, 8));
+  const uint32_t end = static_cast<uint32_t>(RoundUp(size, kSlabAlignment));
   for (uint32_t at = thread * 4; positions_at + at < end; at += kDiffThreads * 4) {
     uint32_t word = 0;
     if (at < position_bytes) {

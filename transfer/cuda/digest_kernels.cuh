@@ -70,8 +70,8 @@ __device__ __forceinline__ void ShaBlock(ShaState* state, uint32_t (&w)[16]) {
   state->h[7] += h;
 }
 
-// SHA-256 over `size` bytes and a byte 0. `data` is at a multiple of 16; bytes up to the next
-// multiple of 8 behind it are zero, and those up to the next of 16 may be read.
+// SHA-256 over `size` bytes and a byte 0. `data` is at a multiple of 16, and bytes up to the next
+// one behind it are zero.
 __device__ inline ShaState LeafHash(const uint8_t* data, uint32_t size) {
   ShaState state;
   const uint4* const sixteens = reinterpret_cast<const uint4*>(data);
@@ -92,8 +92,8 @@ __device__ inline ShaState LeafHash(const uint8_t* data, uint32_t size) {
       const uint32_t at = block * 64 + i * 16;
       w[4 * i] = SwapBytes(next[i].x);
       w[4 * i + 1] = SwapBytes(next[i].y);
-      w[4 * i + 2] = at + 8 < size ? SwapBytes(next[i].z) : 0;
-      w[4 * i + 3] = at + 8 < size ? SwapBytes(next[i].w) : 0;
+      w[4 * i + 2] = SwapBytes(next[i].z);
+      w[4 * i + 3] = SwapBytes(next[i].w);
       // The next block is on its way while this one is hashed.
       next[i] = at + 64 < size ? sixteens[block * 4 + 4 + i] : make_uint4(0, 0, 0, 0);
     }
@@ -157,7 +157,12 @@ __global__ void __launch_bounds__(kDigestThreads) RootKernel(const DiffTables ta
   for (uint64_t i = blockIdx.x * kDigestThreads + threadIdx.x; i < tables.tile_count;
        i += gridDim.x * kDigestThreads) {
     const TileRecord& tile = tables.tiles[i];
-    if (tile.bytes == 0) continue;
+    if (tile.bytes == 0) {
+      // The digests of all tiles are copied in one piece.
+#pragma unroll
+      for (uint32_t k = 0; k < 8; ++k) tables.tile_digests[8 * i + k] = 0;
+      continue;
+    }
     const uint32_t count = (tile.bytes + kLeafBytes - 1) / kLeafBytes;
     const ShaState state =
         RootHash(tables.leaf_digests + 8 * uint64_t{tile.leaf}, count, tile.bytes);

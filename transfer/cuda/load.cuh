@@ -47,14 +47,13 @@ __device__ __noinline__ inline uint4 LoadEnd(const uint8_t* begin, uint32_t size
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// The sixteen bytes of the tile from `at` on, zero past its end. Away from the end it may read, and
-// drop, up to fifteen bytes beside the tile, within the same sixteen aligned ones.
+// The sixteen bytes of the tile from `at` on, zero past its end. It reads nothing beside the tile.
 __device__ __forceinline__ uint4 LoadSixteen(const TileBytes& tile, uint32_t at) {
   const uint8_t* const from = tile.begin + at;
   const uint32_t shift = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(tile.begin)) % 16;
   if (shift == 0 && at + 16 <= tile.size) return LoadStreaming(from);
   if (at >= tile.size) return make_uint4(0, 0, 0, 0);
-  if (at + 32 > tile.size) return LoadEnd(tile.begin, tile.size, at);
+  if (at == 0 || at + 32 > tile.size) return LoadEnd(tile.begin, tile.size, at);
   const uint4* const aligned = reinterpret_cast<const uint4*>(from - shift);
   return Realign(aligned[0], aligned[1], shift);
 }
