@@ -153,13 +153,21 @@ void CoordinatorStep::SetWakeTime() {
   effects_.wake_at = at;
 }
 
+namespace {
+
+bool IsLost(const CoordinatorState& state, const RankRow& row, Micros now) {
+  const Timing& timing = state.config.timing;
+  return !row.heard() || now >= row.heard_at + timing.lease + timing.skew;
+}
+
+}  // namespace
+
 std::string_view RankStateName(const CoordinatorState& state, const RankId& rank, Micros now) {
   const auto found = state.instances.find(rank.instance);
   if (found == state.instances.end() || rank.rank >= found->second.ranks.size()) return "lost";
   const Instance& instance = found->second;
   const RankRow& row = instance.ranks[rank.rank];
-  const Timing& timing = state.config.timing;
-  if (!row.heard() || now >= row.heard_at + timing.lease + timing.skew) return "lost";
+  if (IsLost(state, row, now)) return "lost";
   if (row.last.poisoned) return "poisoned";
   if (row.last.stage >= Stage::kApplying) return "in-doubt";
   if (row.last.standing == Standing::kOut && instance.fenced) return "fenced";
@@ -167,6 +175,15 @@ std::string_view RankStateName(const CoordinatorState& state, const RankId& rank
   const bool there = !state.moves.empty() && row.last.position &&
                      *row.last.position == Target(state.head(), rank.instance);
   return there && row.last.standing != Standing::kOut ? "current" : "behind";
+}
+
+std::optional<Position> MayServeWhenLost(const CoordinatorState& state, const RankId& rank,
+                                         Micros now) {
+  const auto found = state.instances.find(rank.instance);
+  if (found == state.instances.end() || rank.rank >= found->second.ranks.size()) return {};
+  const RankRow& row = found->second.ranks[rank.rank];
+  if (!IsLost(state, row, now) || !row.Unfenceable()) return {};
+  return row.last.position;
 }
 
 }  // namespace wstore::protocol

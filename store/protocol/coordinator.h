@@ -55,6 +55,8 @@ struct RankRow {
   bool heard() const { return incarnation.nonce != 0; }
 
   Micros LeaseEnds() const { return std::max(lease_ends, old_lease_ends); }
+  // It serves, or may by a grant, and no lease ends that.
+  bool Unfenceable() const { return lease_ends == kNever; }
 };
 
 struct Instance {
@@ -64,9 +66,11 @@ struct Instance {
   bool participant = false;  // was given the apply order
   bool reported = false;     // all ranks have applied
   bool fenced = false;       // was left out of the last decision; until it is granted again
-  // Judging of the votes.
+  // Judging of the votes as they stand: a new vote resets it.
   TransactionNumber judging;
   std::optional<bool> approved;
+  std::string verdict;        // what speaks against them
+  bool judge_is_out = false;  // its answer is to come, be it about these votes or earlier ones
 };
 
 enum class TransactionPhase : uint8_t {
@@ -132,6 +136,11 @@ CoordinatorEffects Step(CoordinatorState& state, Micros now, const CoordinatorEv
 // A rank as `status` shows it: "current", "behind", "staging", "in-doubt", "fenced", "poisoned" or
 // "lost".
 std::string_view RankStateName(const CoordinatorState& state, const RankId& rank, Micros now);
+
+// Where a lost rank may serve all the same ("may serve v7"), because it cannot be fenced. Nothing:
+// it is not lost, or serves nothing by now.
+std::optional<Position> MayServeWhenLost(const CoordinatorState& state, const RankId& rank,
+                                         Micros now);
 
 // Where an instance should stand after `move`.
 Position Target(const Move& move, const std::string& instance);

@@ -92,14 +92,21 @@ Instance* CoordinatorStep::FindOrMakeInstance(const Report& report) {
 // operator evicts it, says that its process is gone; the time of a lease is left to it all the
 // same.
 void CoordinatorStep::ForgetUnfenceable(RankRow& row) {
-  if (row.lease_ends == kNever) row.lease_ends = now_ + LeaseAllowance();
+  if (row.Unfenceable()) row.lease_ends = now_ + LeaseAllowance();
+}
+
+// A rank that cannot be fenced may serve for ever from its grant on, heard of or not.
+Micros CoordinatorStep::LeaseEndsIfGiven(const Report& report) const {
+  const bool for_ever = report.unfenceable && !Mutated(Mutation::kFenceUnfenceable);
+  return for_ever ? kNever : now_ + LeaseAllowance();
 }
 
 // False: the report is late, doubled, or of an incarnation that was superseded.
 bool CoordinatorStep::TakeReport(Instance& instance, const Report& report) {
   RankRow& row = instance.ranks[report.rank.rank];
   if (row.incarnation != report.incarnation) {
-    const bool silent = now_ >= row.heard_at + LeaseAllowance();
+    // Silence says nothing of a process that needs no lease.
+    const bool silent = now_ >= row.heard_at + LeaseAllowance() && !row.Unfenceable();
     if (report.incarnation < row.incarnation && !silent) {
       Order leave;
       leave.rank = report.rank;
@@ -119,16 +126,20 @@ bool CoordinatorStep::TakeReport(Instance& instance, const Report& report) {
   } else if (report.request <= row.last.request) {
     return false;
   }
+  const bool votes = report.stage == Stage::kStaged;
+  const bool voted = row.last.stage == Stage::kStaged && row.incarnation == row.last.incarnation &&
+                     row.last.transaction == report.transaction;
+  if (votes && (!voted || row.foretold != report.sums)) instance.judging = {};
   row.last = report;
   row.last.error = report.error.substr(0, 4096);
   row.heard_at = now_;
-  if (report.stage == Stage::kStaged) row.foretold = report.sums;
+  if (votes) row.foretold = report.sums;
   // It has none, and no grant is on its way to it that it would take.
   if (report.standing == Standing::kOut && report.valid_from > row.granted_request) {
     row.lease_ends = 0;
   }
   if (report.unfenceable && report.standing != Standing::kOut && !row.evicted) {
-    row.lease_ends = kNever;
+    row.lease_ends = LeaseEndsIfGiven(report);
   }
   return true;
 }
@@ -233,7 +244,10 @@ void CoordinatorStep::Drive(Instance& instance, RankRow& row) {
 void CoordinatorStep::DriveUpdate(Instance& instance, RankRow& row) {
   const Report& report = row.last;
   if (s_.active && report.transaction == s_.active->number) {
-    const bool ordered = s_.active->phase == TransactionPhase::kApplying && instance.participant;
+    // The vote that was judged, not one that was given anew since.
+    const bool judged = instance.judging == s_.active->number && instance.approved.value_or(false);
+    const bool ordered = s_.active->phase == TransactionPhase::kApplying && instance.participant &&
+                         (judged || Mutated(Mutation::kSumsNotCompared));
     if (report.stage == Stage::kStaging && s_.active->complete) {
       SendPlan(instance, row, OrderKind::kFinish, s_.active->move, false);
     } else if (report.stage == Stage::kStaged && ordered) {
@@ -298,16 +312,12 @@ bool CoordinatorStep::MayApplyDecided(Instance& instance, const RankRow& row) {
     const bool staged =
         mate.last.stage >= Stage::kStaged && mate.last.transaction == s_.head().transaction;
     if (!mate.heard() || !(there || staged)) return false;
-    all_staged = all_staged && mate.last.stage == Stage::kStaged;
+    all_staged =
+        all_staged && mate.last.stage == Stage::kStaged && mate.last.position == row.last.position;
   }
-  // Their sums add up only while none has applied.
+  // Their sums add up only while all stand at one place, and none has applied.
   if (!all_staged) return true;
-  if (instance.judging != s_.head().transaction) {
-    instance.judging = s_.head().transaction;
-    instance.approved.reset();
-    Emit(Judge{instance.judging, instance.name});
-  }
-  return instance.approved.value_or(false);
+  return Approved(instance, s_.head().transaction);
 }
 
 // Empty: the lease may be renewed.
@@ -352,7 +362,7 @@ void CoordinatorStep::AnswerReport(Instance& instance, RankRow& row) {
   if (order.reason.empty()) {
     order.kind = out ? OrderKind::kGrant : OrderKind::kRenew;
     order.lease = timing().lease;
-    row.lease_ends = std::max(row.lease_ends, now_ + LeaseAllowance());
+    row.lease_ends = std::max(row.lease_ends, LeaseEndsIfGiven(report));
     if (out) {
       order.plan.to = *report.position;
       row.granted_request = report.request;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "store/protocol/coordinator.h"
@@ -58,9 +59,12 @@ class CoordinatorStep {
   bool AdvanceStaging();
   bool AdvanceVoting();
   bool AdvanceApplying();
+  bool Unfenceable(const Instance& instance) const;
+  bool AbortedByDeadline(const Instance& instance, std::string_view what, Micros deadline);
   // A refusal or a laggard does not stop a rollback; anything else aborts. True: aborted.
   bool AbortedBy(const Instance& instance, const std::string& why);
   bool Voted(Instance& instance);
+  bool Approved(Instance& instance, TransactionNumber transaction);
   bool Reported(Instance& instance);
   // Why the instance cannot take the active transaction; empty if nothing speaks against it.
   std::string Refusal(const Instance& instance) const;
@@ -93,6 +97,7 @@ class CoordinatorStep {
   std::string WhyNoGrant(const Instance& instance, const RankRow& row) const;
   void ForgetOneInstance();
   void ForgetUnfenceable(RankRow& row);
+  Micros LeaseEndsIfGiven(const Report& report) const;
 
   CoordinatorState& s_;
   const Micros now_;

@@ -28,9 +28,13 @@ void CoordinatorStep::On(const ContentComplete& event) {
 
 void CoordinatorStep::On(const InstanceJudged& event) {
   const auto found = s_.instances.find(event.instance);
-  if (found == s_.instances.end() || found->second.judging != event.transaction) return;
+  if (found == s_.instances.end()) return;
   Instance& instance = found->second;
+  instance.judge_is_out = false;
+  // About votes that are others by now.
+  if (instance.judging != event.transaction) return DriveInstance(instance);
   instance.approved = event.ok;
+  instance.verdict = event.error.substr(0, 4096);
   if (s_.active && s_.active->number == event.transaction) return;
   if (event.ok) return DriveInstance(instance);
   // On its way to head by itself: begin anew.
@@ -114,14 +118,13 @@ std::string CoordinatorStep::Refusal(const Instance& instance) const {
       return absl::StrCat("rank ", ToString(row.last.rank), ": ", row.last.error);
     }
     if (row.last.stage == Stage::kApplied && row.last.transaction == s_.active->number &&
-        row.last.sums != row.foretold) {
+        row.last.sums != row.foretold && !Mutated(Mutation::kRereadNotCompared)) {
       return absl::StrCat("rank ", ToString(row.last.rank),
                           ": the sums that it re-read are not those that it foretold");
     }
   }
   if (instance.judging == s_.active->number && instance.approved == false) {
-    return absl::StrCat("instance ", instance.name,
-                        ": the sums of its ranks are not the declared ones");
+    return absl::StrCat("its sums are not the declared ones: ", instance.verdict);
   }
   return "";
 }
@@ -130,18 +133,42 @@ bool CoordinatorStep::Voted(Instance& instance) {
   for (const RankRow& row : instance.ranks) {
     if (row.last.stage != Stage::kStaged || row.last.transaction != s_.active->number) return false;
   }
-  if (instance.judging != s_.active->number) {
-    instance.judging = s_.active->number;
+  return Approved(instance, s_.active->number);
+}
+
+// Asks once about the votes as they stand. True: they were found right.
+bool CoordinatorStep::Approved(Instance& instance, TransactionNumber transaction) {
+  if (Mutated(Mutation::kSumsNotCompared)) return true;
+  if (instance.judging != transaction) {
+    if (instance.judge_is_out) return false;
+    instance.judging = transaction;
     instance.approved.reset();
-    Emit(Judge{s_.active->number, instance.name});
+    instance.judge_is_out = true;
+    Emit(Judge{transaction, instance.name});
   }
   return instance.approved.value_or(false);
 }
 
+// Such an instance is never left behind: it would serve on.
+bool CoordinatorStep::Unfenceable(const Instance& instance) const {
+  return std::any_of(instance.ranks.begin(), instance.ranks.end(),
+                     [](const RankRow& row) { return row.Unfenceable(); });
+}
+
+// True: the transaction needs this instance, and does not wait for it any longer.
+bool CoordinatorStep::AbortedByDeadline(const Instance& instance, std::string_view what,
+                                        Micros deadline) {
+  const bool unfenceable = Unfenceable(instance);
+  if (now_ < s_.active->deadline || (!unfenceable && laggards() == Laggards::kFence)) return false;
+  AbortActive(absl::AbortedError(absl::StrCat(
+      "instance ", instance.name, " did not ", std::string(what), " within ", deadline / 1000,
+      " ms", unfenceable ? ", and cannot be fenced: evict it, if its processes are gone" : "")));
+  return true;
+}
+
 bool CoordinatorStep::AbortedBy(const Instance& instance, const std::string& why) {
-  if (laggards() == Laggards::kFence && s_.active->request.kind == TransactionKind::kRollback) {
-    return false;
-  }
+  const bool rollback = s_.active->request.kind == TransactionKind::kRollback;
+  if (rollback && laggards() == Laggards::kFence && !Unfenceable(instance)) return false;
   AbortActive(absl::AbortedError(
       absl::StrCat(why, " (instance ", instance.name, "); everything is as before")));
   return true;
@@ -156,11 +183,7 @@ bool CoordinatorStep::AdvanceVoting() {
     if (const std::string refusal = Refusal(instance); !refusal.empty()) {
       if (AbortedBy(instance, refusal)) return true;
     } else if (!voted) {
-      if (now_ >= s_.active->deadline && laggards() == Laggards::kAbort) {
-        AbortActive(absl::AbortedError(absl::StrCat("instance ", name, " did not vote within ",
-                                                    timing().vote_deadline / 1000, " ms")));
-        return true;
-      }
+      if (AbortedByDeadline(instance, "vote", timing().vote_deadline)) return true;
       waiting = true;
     }
   }
@@ -226,14 +249,7 @@ bool CoordinatorStep::AdvanceApplying() {
     }
     if (instance.participant) {
       if (!refusal.empty() && AbortedBy(instance, refusal)) return true;
-      const bool unfenceable = std::any_of(instance.ranks.begin(), instance.ranks.end(),
-                                           [](const RankRow& r) { return r.lease_ends == kNever; });
-      if (now_ >= active.deadline && (unfenceable || laggards() == Laggards::kAbort)) {
-        AbortActive(absl::AbortedError(absl::StrCat("instance ", name, " did not apply within ",
-                                                    timing().apply_deadline / 1000, " ms",
-                                                    unfenceable ? ", and cannot be fenced" : "")));
-        return true;
-      }
+      if (AbortedByDeadline(instance, "apply", timing().apply_deadline)) return true;
     }
     waiting = waiting || !Fenced(instance);
   }

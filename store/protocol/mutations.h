@@ -23,6 +23,9 @@ enum class Mutation : uint8_t {
   kLeaseWithoutSkew,       // rule 1, its arithmetic
   kLeaseFromReceipt,       // rule 1, its arithmetic at the ranks
   kRepeatCommitsAgain,     // promise 6
+  kFenceUnfenceable,       // an instance that serves without a lease counts as fenced
+  kSumsNotCompared,        // whatever the votes' sums are, the instance takes part
+  kRereadNotCompared,      // likewise for the sums that were re-read
   kCount,
 };
 

@@ -310,6 +310,8 @@ class WorkerStep {
   void Prepare(const Plan& plan) {
     if (s_.update || s_.taking_back || !Matches(plan)) return;
     if (plan.layout_generation != s_.layout_generation) return;
+    // What it has refused it takes only once it is decided, from a store that knows.
+    if (s_.refused == plan.transaction && !plan.decided) return;
     // A rank that is out takes only what is in the journal.
     if (s_.standing == Standing::kOut && !plan.decided && !Mutated(Mutation::kOutRanksApply)) {
       return;

@@ -164,7 +164,8 @@ void Fleet::ListWorkers(std::function<void(std::vector<WorkerRow>)> done) {
         row.rank = {name, i};
         row.ranks = static_cast<uint32_t>(instance.ranks.size());
         row.state = std::string(protocol::RankStateName(state_, row.rank, now()));
-        if (row.state != "lost") row.position = rank.last.position;
+        row.position = row.state == "lost" ? protocol::MayServeWhenLost(state_, row.rank, now())
+                                           : rank.last.position;
         row.error = rank.last.error;
         row.heard_micros_ago = now() - rank.heard_at;
         row.unfenceable = rank.last.unfenceable;

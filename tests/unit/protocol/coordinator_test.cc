@@ -1,112 +1,9 @@
 // The store's half, step by step. What many steps together can do wrong is the simulator's to find.
-#include "store/protocol/coordinator.h"
 
-#include <map>
-#include <string>
-#include <vector>
-
-#include "tests/support/catch.h"
+#include "tests/unit/protocol/coordinator_fixture.h"
 
 namespace wstore::protocol {
 namespace {
-
-constexpr Micros kSecond = 1'000'000;
-const Position kBase = {MoveNumber(0), VersionId(0), Digest{}};
-const Digest kDigest = {{1}};
-
-// A coordinator whose disk is fast and sound, and ranks that say what the test wants.
-struct Store {
-  explicit Store(CoordinatorConfig config = {}) : state(NewCoordinator(config)) {
-    Started started;
-    started.journal.epoch = Epoch(4);
-    started.journal.next = {TransactionNumber(1), VersionId(1), MoveNumber(1)};
-    Move base;
-    base.head = kBase;
-    started.journal.moves = {base};
-    Do(started);
-    Do(EpochSynced{});
-    now += 4 * kSecond;
-    Do(CoordinatorTick{});
-    REQUIRE(state.phase == CoordinatorPhase::kReady);
-  }
-
-  void Do(const CoordinatorEvent& event) {
-    const CoordinatorEffects effects = Step(state, now, event);
-    wake_at = effects.wake_at;
-    last.clear();
-    for (const CoordinatorEffect& effect : effects.list) {
-      last.push_back(effect);
-      if (const auto* order = std::get_if<SendOrder>(&effect)) {
-        orders[ToString(order->order.rank)].push_back(order->order);
-      } else if (const auto* answer = std::get_if<Answer>(&effect)) {
-        answers.push_back(*answer);
-      } else if (const auto* record = std::get_if<WriteRecord>(&effect)) {
-        records.push_back(*record);
-      }
-    }
-    const std::vector<CoordinatorEffect> now_done = last;
-    for (const CoordinatorEffect& effect : now_done) {
-      if (std::holds_alternative<ReserveNumbers>(effect)) {
-        Do(NumbersReserved{state.active->number});
-      } else if (const auto* complete = std::get_if<CompleteContent>(&effect)) {
-        Do(ContentComplete{complete->transaction, absl::OkStatus(), kDigest});
-      } else if (const auto* judge = std::get_if<Judge>(&effect)) {
-        Do(InstanceJudged{judge->transaction, judge->instance, true, ""});
-      }
-    }
-  }
-
-  Report& Of(const std::string& instance, uint32_t rank = 0, uint32_t ranks = 1) {
-    Report& report = reports[instance + "/" + std::to_string(rank)];
-    if (report.ranks == 0) {
-      report.rank = {instance, rank};
-      report.ranks = ranks;
-      report.incarnation = {1, 1};
-      report.valid_from = 1;
-      report.position = kBase;
-    }
-    return report;
-  }
-  void Say(Report& report) {
-    ++report.request;
-    Do(ReportReceived{report});
-  }
-  const Order& Last(const Report& report) { return orders[ToString(report.rank)].back(); }
-  void Serve(Report& report) {
-    Say(report);
-    REQUIRE(Last(report).kind == OrderKind::kGrant);
-    report.standing = Standing::kServing;
-    Say(report);
-  }
-  void SayStage(Report& report, Stage stage) {
-    report.stage = stage;
-    report.transaction = state.active->number;
-    report.move = state.active->to.move;
-    if (stage > Stage::kPausing) report.standing = Standing::kPaused;
-    Say(report);
-  }
-  StartTransaction Publish(const std::string& id) {
-    StartTransaction start;
-    start.waiter = 1;
-    start.id = id;
-    return start;
-  }
-  void Stage1(const StartTransaction& start) {
-    Do(start);
-    REQUIRE(answers.back().kind == AnswerKind::kBegun);
-    Do(AwaitOutcome{2, start.id});
-    for (uint32_t i = 0; i < start.contributors; ++i) Do(ContentStaged{state.active->number, i});
-  }
-
-  CoordinatorState state;
-  Micros now = 100;
-  Micros wake_at = 0;
-  std::vector<CoordinatorEffect> last;
-  std::map<std::string, std::vector<Order>> orders;
-  std::map<std::string, Report> reports;
-  std::vector<Answer> answers;
-  std::vector<WriteRecord> records;
-};
 
 TEST_CASE("nothing is said before the epoch is on disk, nothing is admitted before leases ended") {
   CoordinatorState state = NewCoordinator({});
@@ -175,78 +72,6 @@ TEST_CASE("a publish of three contributors: votes, reports, record, commit") {
   REQUIRE(absl::IsAlreadyExists(store.answers.back().status));
 }
 
-TEST_CASE("a laggard is fenced after its lease, or aborts") {
-  CoordinatorConfig config;
-  SECTION("fence") { config.laggards = Laggards::kFence; }
-  SECTION("abort") { config.laggards = Laggards::kAbort; }
-  Store store(config);
-  Report& a = store.Of("a");
-  Report& b = store.Of("b");
-  store.Serve(a);
-  store.Serve(b);
-  store.Stage1(store.Publish("p"));
-  store.SayStage(a, Stage::kStaged);
-  store.SayStage(b, Stage::kStaged);
-  const Micros ordered_at = store.now;
-  store.SayStage(a, Stage::kApplied);
-  store.now = ordered_at + 5 * kSecond - 1;
-  store.Do(CoordinatorTick{});
-  REQUIRE(store.records.empty());
-  store.now = ordered_at + 5 * kSecond;
-  store.Do(CoordinatorTick{});
-  if (config.laggards == Laggards::kAbort) {
-    REQUIRE(store.records.empty());
-    REQUIRE(store.answers.back().kind == AnswerKind::kAborted);
-    return;
-  }
-  REQUIRE(store.records.size() == 1);
-  store.Do(RecordWritten{TransactionNumber(1), RecordOutcome::kDurable, absl::OkStatus()});
-  // It comes back, in doubt: it is told, and then admitted.
-  b.stage = Stage::kApplied;
-  b.transaction = TransactionNumber(1);
-  b.move = MoveNumber(1);
-  b.standing = Standing::kOut;
-  b.valid_from = b.request + 1;
-  store.Say(b);
-  const std::vector<Order>& orders = store.orders["b/0"];
-  REQUIRE(orders[orders.size() - 2].kind == OrderKind::kDecide);
-  REQUIRE(store.Last(b).kind == OrderKind::kWait);
-  b.stage = Stage::kNone;
-  b.position = store.state.head().head;
-  store.Say(b);
-  REQUIRE(store.Last(b).kind == OrderKind::kGrant);
-}
-
-TEST_CASE("an instance that cannot be fenced aborts the transaction that it misses") {
-  Store store;
-  Report& a = store.Of("a");
-  Report& b = store.Of("b");
-  b.unfenceable = true;
-  store.Serve(a);
-  store.Serve(b);
-  store.Stage1(store.Publish("p"));
-  store.SayStage(a, Stage::kStaged);
-  store.SayStage(b, Stage::kStaged);
-  store.SayStage(a, Stage::kApplied);
-  store.now += 6 * kSecond;
-  store.Do(CoordinatorTick{});
-  REQUIRE(store.records.empty());
-  REQUIRE(store.answers.back().kind == AnswerKind::kAborted);
-
-  // Evicted: after the time of a lease nothing waits for it.
-  a.stage = Stage::kNone;
-  a.standing = Standing::kServing;
-  store.Say(a);
-  store.Do(Evict{"b"});
-  store.now += 2 * kSecond;
-  store.Say(a);
-  store.now += 2 * kSecond;
-  store.Stage1(store.Publish("q"));
-  store.SayStage(a, Stage::kStaged);
-  store.SayStage(a, Stage::kApplied);
-  REQUIRE(store.records.size() == 1);
-}
-
 TEST_CASE("nobody is admitted while a transaction is decided") {
   Store store;
   Report& a = store.Of("a");
@@ -256,33 +81,6 @@ TEST_CASE("nobody is admitted while a transaction is decided") {
   store.SayStage(a, Stage::kStaged);
   store.Say(b);
   REQUIRE(store.Last(b).kind == OrderKind::kWait);
-}
-
-TEST_CASE("a vote against, a failed apply and wrong sums abort, and name the rank") {
-  Store store;
-  Report& a = store.Of("a");
-  store.Serve(a);
-  store.Stage1(store.Publish("p"));
-  SECTION("a vote against") {
-    a.refused = TransactionNumber(1);
-    a.error = "no memory";
-    store.Say(a);
-    REQUIRE_THAT(std::string(store.answers.back().status.message()),
-                 Catch::Matchers::Contains("rank a/0: no memory"));
-  }
-  SECTION("other sums than foretold") {
-    store.SayStage(a, Stage::kStaged);
-    a.sums.after.lanes[0] = 1;
-    store.SayStage(a, Stage::kApplied);
-    REQUIRE_THAT(std::string(store.answers.back().status.message()),
-                 Catch::Matchers::Contains("re-read"));
-  }
-  REQUIRE(store.answers.back().kind == AnswerKind::kAborted);
-  REQUIRE(store.records.empty());
-  // The numbers are burnt, the id is free.
-  store.Do(store.Publish("p"));
-  REQUIRE(store.answers.back().transaction == TransactionNumber(2));
-  REQUIRE(store.answers.back().to.version == VersionId(2));
 }
 
 TEST_CASE(

@@ -258,6 +258,13 @@ TEST_CASE("a failed apply is told, and the rank goes on as before") {
   rank.Do(AllReady{Find<Ready>(effects)->key});
   REQUIRE(MayServe(rank.state, rank.now));
   REQUIRE(rank.state.position == kBase);
+  // A late copy of the order does not make it try again, unless the update is decided.
+  Order prepare = rank.MakeOrder(OrderKind::kPrepare);
+  prepare.plan.layout_generation = 1;
+  REQUIRE(Find<Begin>(rank.Do(OrderReceived{prepare})) == nullptr);
+  REQUIRE(rank.report.refused == TransactionNumber(1));
+  prepare.plan.decided = true;
+  REQUIRE(Find<Begin>(rank.Do(OrderReceived{prepare})) != nullptr);
 }
 
 TEST_CASE("a move that is not durable can be taken back, until it is") {
