@@ -13,6 +13,38 @@ MoveNumber World::LastAllMove() const {
   return MoveNumber(0);
 }
 
+// An instance that cannot be fenced, and has lost its lease: the named exception.
+bool World::ServesWithoutLease(const RankProcess& rank) const {
+  return rank.unfenceable && rank.clock.At(now_) >= rank.state.lease_until;
+}
+
+// It may serve what others do not any more: a version that was replaced by a store which did not
+// know of it, or after an operator had evicted it; or one that was never durable, and is lost.
+bool World::IsExcused(const RankProcess& rank) const {
+  if (!ServesWithoutLease(rank)) return false;
+  const auto is_lost = [&](const Journal::Entry& entry) {
+    return entry.move.head.move == rank.state.position->move;
+  };
+  const bool left_behind = rank.state.position->move < rank.left_behind_by;
+  return left_behind || std::any_of(lost_.begin(), lost_.end(), is_lost);
+}
+
+// Status must say so.
+void World::CheckStatus(const RankProcess& rank) {
+  const auto found = store_.state.instances.find(rank.id.instance);
+  if (!store_.up || rank.known_to_run != store_.run || found == store_.state.instances.end())
+    return;
+  const RankRow& row = found->second.ranks[rank.id.rank];
+  const Micros store_now = store_.clock.At(now_);
+  const bool is_it = row.incarnation == rank.state.config.incarnation && !row.evicted;
+  if (!is_it || RankStateName(store_.state, rank.id, store_now) != "lost") return;
+  Count(Seen::kUnfenceableLost);
+  if (!MayServeWhenLost(store_.state, rank.id, store_now)) {
+    Violation(
+        absl::StrCat(ToString(rank.id), " is lost and may serve, but status does not say so"));
+  }
+}
+
 void World::CheckServing(const RankProcess& rank) {
   const Position& position = *rank.state.position;
   const auto is_it = [&](const Journal::Entry& entry) {
@@ -25,10 +57,12 @@ void World::CheckServing(const RankProcess& rank) {
   if (!logged && !(lost && rank.state.before)) {
     return Violation(who + ", which is not committed");
   }
-  if (position.move < LastAllMove()) {
+  if (position.move < LastAllMove() && !IsExcused(rank)) {
     return Violation(absl::StrCat(who, ", but the fleet is at move ", LastAllMove().value()));
   }
-  if (rank.changing || rank.memory != Expected(rank, position.chain_digest)) {
+  Memory held = rank.memory;
+  for (size_t word = 0; word < held.size(); ++word) held[word] ^= rank.damage[word];
+  if (rank.changing || held != Expected(rank, position.chain_digest)) {
     return Violation(who + ", but its memory holds something else");
   }
 }
@@ -44,9 +78,10 @@ void World::Check() {
         rank->up && rank->frozen_until <= now_ && MayServe(rank->state, rank->clock.At(now_));
     if (!serves) continue;
     CheckServing(*rank);
-    const MoveNumber move = rank->state.position->move;
-    if (first == nullptr || move < first->state.position->move) first = rank.get();
-    if (last == nullptr || move > last->state.position->move) last = rank.get();
+    if (ServesWithoutLease(*rank)) {
+      Count(Seen::kUnfenceableWithoutLease);
+      CheckStatus(*rank);
+    }
     // Ranks of one instance stand next to each other.
     if (mate != nullptr && mate->id.instance == rank->id.instance &&
         mate->state.position != rank->state.position) {
@@ -55,6 +90,10 @@ void World::Check() {
                              ToString(*rank->state.position)));
     }
     mate = rank.get();
+    if (IsExcused(*rank)) continue;
+    const MoveNumber move = rank->state.position->move;
+    if (first == nullptr || move < first->state.position->move) first = rank.get();
+    if (last == nullptr || move > last->state.position->move) last = rank.get();
   }
   if (first == nullptr || first->state.position->move == last->state.position->move) return;
   // Two moves are served: allowed only if the way from one to the other is under policy each.
@@ -106,6 +145,25 @@ void World::CheckJournal() {
   }
 }
 
+void World::CountRecord(const Journal::Entry& entry) {
+  switch (entry.kind) {
+    case TransactionKind::kPublish:
+      Count(entry.move.policy == Policy::kAll ? Seen::kCommitUnderAll : Seen::kCommitUnderEach);
+      if (!entry.synced) Count(Seen::kAsyncCommit);
+      return;
+    case TransactionKind::kCandidate:
+      return Count(Seen::kCandidate);
+    case TransactionKind::kRollout:
+      return Count(Seen::kRollout);
+    case TransactionKind::kPromote:
+      return Count(Seen::kPromotion);
+    case TransactionKind::kRevert:
+      return Count(Seen::kRevert);
+    case TransactionKind::kRollback:
+      return Count(Seen::kRollback);
+  }
+}
+
 bool World::InJournal(uint64_t transaction) const {
   const auto is_it = [transaction](const Journal::Entry& entry) {
     return entry.move.transaction.value() == transaction;
@@ -132,6 +190,12 @@ void World::CheckEnd() {
         rank->state.position != target) {
       Violation(absl::StrCat("faults have stopped, but ", ToString(rank->id),
                              " does not serve head, ", ToString(target)));
+    }
+  }
+  for (const auto& rank : ranks_) {
+    if (rank->state.position &&
+        rank->memory != Expected(*rank, rank->state.position->chain_digest)) {
+      Violation(absl::StrCat("faults have stopped, but ", ToString(rank->id), " is damaged"));
     }
   }
   if (store_.state.active) Violation("faults have stopped, but a transaction does not end");

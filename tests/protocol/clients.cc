@@ -41,7 +41,7 @@ void World::ChooseRequest(Client& client, bool is_operator) {
     request.kind = choice < 5 ? TransactionKind::kRevert : TransactionKind::kPromote;
     request.to = {MoveNumber(0), head.trial->version, head.trial->chain_digest};
     if (choice == 9) request.kind = TransactionKind::kRollback;
-  } else if (choice < 4 && !journal_.candidates.empty()) {
+  } else if (choice < 7 && !journal_.candidates.empty()) {
     const Journal::Entry& candidate = journal_.candidates.back();
     request.kind = choice == 0 ? TransactionKind::kPromote : TransactionKind::kRollout;
     request.to = candidate.move.head;
@@ -82,9 +82,26 @@ void World::RunClient(size_t index) {
   Tell(AwaitOutcome{waiter, client.request.id});
 }
 
+void World::CountAnswer(const Answer& answer) {
+  const std::string message(answer.status.message());
+  const auto says = [&message](const char* text) {
+    return message.find(text) != std::string::npos;
+  };
+  if (answer.kind == AnswerKind::kRepeated) Count(Seen::kRepeated);
+  if (answer.kind == AnswerKind::kRefused && says("on hold")) Count(Seen::kRefusedOnHold);
+  if (answer.kind != AnswerKind::kAborted) return;
+  Count(Seen::kAborted);
+  if (says("cannot be fenced")) {
+    Count(Seen::kUnfenceableMissing);
+  } else if (says("did not vote within") || says("did not apply within")) {
+    Count(Seen::kLaggardAborts);
+  }
+}
+
 void World::TakeAnswer(size_t index, const Answer& answer) {
   Client& client = clients_[index];
   const uint64_t transaction = answer.transaction.value();
+  CountAnswer(answer);
   const bool committed =
       answer.kind == AnswerKind::kCommitted || answer.kind == AnswerKind::kRepeated;
   if (committed) acknowledged_.insert(transaction);
@@ -122,10 +139,24 @@ void World::Operate() {
   if (journal_.hold && store_.up && store_.writes.empty() && (!Chaos() || random_.OneIn(3))) {
     WriteLater(
         kMillisecond, [this] { journal_.hold = false; }, HoldChanged{false});
+    Count(Seen::kResume);
   }
+  if (Chaos() && random_.OneIn(50) && store_.up && store_.writes.empty()) {
+    Trace("operator: puts publishing on hold");
+    Count(Seen::kHold);
+    WriteLater(
+        kMillisecond, [this] { journal_.hold = true; }, HoldChanged{true});
+  }
+  if (Chaos() && random_.OneIn(30) && clients_[0].active) {
+    Count(Seen::kOperatorAborts);
+    // Of no client: the answer is nobody's.
+    Tell(AbortTransaction{UINT64_MAX, clients_[0].request.id, "an operator's wish"});
+  }
+  if (Chaos() && random_.OneIn(4)) Audit(*ranks_[random_.Next() % ranks_.size()]);
   if (Chaos() && random_.OneIn(12)) {
     const std::string instance = ranks_[random_.Next() % ranks_.size()]->id.instance;
     Trace("operator: evicts " + instance);
+    Count(Seen::kEviction);
     if (store_.up) StoreLater(random_.Between(1, 50) * kMillisecond, Evict{instance});
     After(random_.Between(1000, 6000) * kMillisecond, [this, instance] {
       for (auto& rank : ranks_) {

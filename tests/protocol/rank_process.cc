@@ -8,16 +8,22 @@
 
 namespace wstore::protocol::testing {
 
-uint64_t World::Unit(const RankProcess& rank, const Digest& chain_digest, size_t unit) {
-  return Content(chain_digest)[rank.id.rank * kUnits + unit];
+// What a sound memory holds.
+Memory World::Expected(const RankProcess& rank, const Digest& chain_digest) const {
+  return rank.sharding->Held(rank.id.rank, Content(chain_digest));
 }
 
-Memory World::Expected(const RankProcess& rank, const Digest& chain_digest) {
-  Memory memory;
-  for (size_t unit = 0; unit < kUnits; ++unit) {
-    memory.push_back(Unit(rank, chain_digest, unit));
+// As a replica does: new bits are the old ones, whatever they are, XOR the difference. So damage
+// stays as it is.
+void World::Write(RankProcess& rank, const Plan& plan, size_t unit) {
+  const Memory& from = Content(plan.from.chain_digest);
+  const Memory& to = Content(plan.to.chain_digest);
+  const size_t words = rank.memory.size();
+  for (size_t word = words * unit / kUnits; word < words * (unit + 1) / kUnits; ++word) {
+    rank.found += rank.sharding->Sum(rank.id.rank, rank.memory, from, to, word, word + 1);
+    const size_t place = rank.sharding->Place(rank.id.rank, word);
+    rank.memory[word] ^= from[place] ^ to[place];
   }
-  return memory;
 }
 
 void World::StartRank(RankProcess& rank) {
@@ -29,6 +35,7 @@ void World::StartRank(RankProcess& rank) {
   // The wall clock may have gone back.
   config.incarnation = {static_cast<uint64_t>(random_.Between(1, 20)), next_incarnation_++};
   config.report_interval = config_.timing.lease / 4;
+  config.serve_on_lost_lease = rank.unfenceable;
   rank.state = StartWorker(config);
   rank.plan.reset();
   rank.undo.reset();
@@ -37,6 +44,9 @@ void World::StartRank(RankProcess& rank) {
   Trace(absl::StrCat(ToString(rank.id), " starts"));
   const Position base = {MoveNumber(0), VersionId(0), Digest{}};
   rank.memory = Expected(rank, base.chain_digest);
+  rank.damage.assign(rank.memory.size(), 0);
+  rank.known_to_run = 0;
+  rank.left_behind_by = MoveNumber();
   RankLater(rank, random_.Between(10, 1000) * kMillisecond, Proved{base, rank.layout_generation});
   StepRank(rank, WorkerTick{});
 }
@@ -76,8 +86,7 @@ void World::Exchange(RankProcess& rank, Plan plan, size_t unit, std::function<vo
     done();
     return;
   }
-  rank.memory[unit] ^=
-      Unit(rank, plan.from.chain_digest, unit) ^ Unit(rank, plan.to.chain_digest, unit);
+  Write(rank, plan, unit);
   InProcess(
       rank, rank.run, now_ + random_.Between(1, 40) * kMillisecond,
       [this, &rank, plan, unit, done = std::move(done)] { Exchange(rank, plan, unit + 1, done); });
@@ -90,23 +99,13 @@ void World::ApplySlowly(RankProcess& rank, Plan plan, size_t unit, size_t fail_a
   if (unit == fail_at) {
     // What was written is taken back; or even that fails.
     if (random_.OneIn(4)) return Poison(rank, "an undo failed");
-    for (size_t done = 0; done < unit; ++done) {
-      rank.memory[done] ^=
-          Unit(rank, plan.from.chain_digest, done) ^ Unit(rank, plan.to.chain_digest, done);
-    }
+    for (size_t done = 0; done < unit; ++done) Write(rank, plan, done);
     rank.changing = false;
     result.error = "a write was refused";
     return StepRank(rank, result);
   }
-  if (unit == kUnits) {
-    rank.changing = false;
-    result.ok = true;
-    result.sums.before.lanes[0] = plan.from.version.value();
-    for (size_t i = 0; i < kUnits; ++i) result.sums.after.lanes[0] += rank.memory[i];
-    return StepRank(rank, result);
-  }
-  rank.memory[unit] ^=
-      Unit(rank, plan.from.chain_digest, unit) ^ Unit(rank, plan.to.chain_digest, unit);
+  if (unit == kUnits) return ReadAgain(rank, plan);
+  Write(rank, plan, unit);
   const bool slow = Chaos() && random_.OneIn(40);
   const Micros delay =
       slow ? random_.Between(1, 6) * kSecond : random_.Between(1, 60) * kMillisecond;
@@ -114,7 +113,32 @@ void World::ApplySlowly(RankProcess& rank, Plan plan, size_t unit, size_t fail_a
             [this, &rank, plan, unit, fail_at] { ApplySlowly(rank, plan, unit + 1, fail_at); });
 }
 
+// All is written: what was found and what is there now are compared with what was foretold.
+void World::ReadAgain(RankProcess& rank, const Plan& plan) {
+  ApplyDone result;
+  result.transaction = plan.transaction;
+  result.ok = true;
+  result.sums.before = rank.found;
+  result.sums.after = rank.sharding->Sum(rank.id.rank, rank.memory, Content(plan.from.chain_digest),
+                                         Content(plan.to.chain_digest), 0, rank.memory.size());
+  rank.changing = false;
+  rank.reread = plan.transaction;
+  rank.reread_damaged = IsDamaged(rank, plan);
+  const bool differs = result.sums != rank.state.update->sums;
+  // What is decided nobody compares after this rank.
+  if (differs && rank.trusting && !rank.state.update->plan.decided) {
+    Count(Seen::kDamageAtStore);
+  } else if (differs) {
+    Count(Seen::kDamageAtRank);
+    for (size_t unit = 0; unit < kUnits; ++unit) Write(rank, plan, unit);
+    result.ok = false;
+    result.error = "other bits than foretold were found or re-read";
+  }
+  StepRank(rank, result);
+}
+
 void World::Poison(RankProcess& rank, const std::string& why) {
+  Count(Seen::kMemoryPoisoned);
   Trace("FAULT: " + ToString(rank.id) + " is poisoned: " + why);
   // Whatever was going on in this process is over; it loads the base again.
   const WorkerState state = rank.state;
@@ -124,10 +148,12 @@ void World::Poison(RankProcess& rank, const std::string& why) {
   rank.plan.reset();
   rank.undo.reset();
   const Position base = {MoveNumber(0), VersionId(0), Digest{}};
-  rank.memory.assign(kUnits, 0xDEAD);
+  rank.memory.assign(rank.memory.size(), 0xDEAD);
+  rank.damage.assign(rank.memory.size(), 0);
   StepRank(rank, Unproven{true, why});
   InProcess(rank, rank.run, now_ + random_.Between(10, 2000) * kMillisecond, [this, &rank, base] {
     rank.memory = Expected(rank, base.chain_digest);
+    rank.damage.assign(rank.memory.size(), 0);
     StepRank(rank, Proved{base, rank.layout_generation});
   });
 }
@@ -139,6 +165,7 @@ void World::Relayout(RankProcess& rank) {
   if (rank.state.position) return;  // not now
   Trace(ToString(rank.id) + " changes its layout");
   ++rank.layout_generation;
+  Count(Seen::kRelayout);
   RankLater(rank, random_.Between(10, 1000) * kMillisecond,
             Proved{position, rank.layout_generation});
 }
@@ -169,7 +196,21 @@ void World::Do(RankProcess& rank, const SendReport& effect) {
     Trace("report of " + ToString(report));
     rank.said = std::move(text);
   }
-  Transmit(rank, store_, [this, report] { StepStore(ReportReceived{report}); });
+  Vote vote = rank.vote;
+  vote.request = report.request;
+  RankProcess* const from = &rank;
+  Transmit(rank, store_, [this, from, report, vote = std::move(vote)] {
+    // The cells of a vote come before the report that says that it is given.
+    if (report.stage == Stage::kStaged && vote.transaction == report.transaction) {
+      Vote& last = store_.votes[{report.rank, report.incarnation}];
+      if (last.request < vote.request) last = vote;
+    }
+    const bool serves = report.standing != Standing::kOut;
+    if (serves && report.incarnation == from->state.config.incarnation) {
+      from->known_to_run = store_.run;
+    }
+    StepStore(ReportReceived{report});
+  });
 }
 
 void World::Do(RankProcess& rank, const Begin& effect) { rank.plan = effect.plan; }
@@ -177,15 +218,12 @@ void World::Do(RankProcess& rank, const Begin& effect) { rank.plan = effect.plan
 void World::Do(RankProcess& rank, const Finish& effect) {
   rank.plan = effect.plan;
   ++rank.job;
+  rank.vote = Foretell(rank, effect.plan);
   StagingDone done;
   done.transaction = effect.plan.transaction;
-  const Memory from = Expected(rank, effect.plan.from.chain_digest);
-  done.ok = rank.memory == from && !(Chaos() && random_.OneIn(40));
-  done.error = "old bits are not those declared";
-  done.sums.before.lanes[0] = effect.plan.from.version.value();
-  for (const uint64_t word : Expected(rank, effect.plan.to.chain_digest)) {
-    done.sums.after.lanes[0] += word;
-  }
+  done.ok = !(Chaos() && random_.OneIn(40));
+  done.error = "no memory to stage in";
+  done.sums = rank.vote.total;
   const bool slow = Chaos() && random_.OneIn(20);
   RankLater(rank, random_.Between(1, slow ? 6000 : 100) * kMillisecond, done, true);
 }
@@ -205,7 +243,12 @@ void World::Do(RankProcess& rank, const Apply&) {
   if (!rank.plan || rank.changing) return Violation("apply of nothing at " + ToString(rank.id));
   if (MayServe(rank.state, rank.clock.At(now_))) Violation("apply under a running engine");
   const size_t fail_at = Chaos() && random_.OneIn(25) ? random_.Next() % kUnits : kUnits + 1;
-  ApplySlowly(rank, *rank.plan, 0, fail_at);
+  rank.found = Fingerprint();
+  if (Chaos() && random_.OneIn(40)) Damage(rank);  // after the vote
+  rank.changing = true;
+  // Not at once: the effects that follow this one are carried out before anything comes of it.
+  InProcess(rank, rank.run, now_,
+            [this, &rank, plan = *rank.plan, fail_at] { ApplySlowly(rank, plan, 0, fail_at); });
 }
 
 void World::Do(RankProcess& rank, const Commit& effect) {
@@ -225,6 +268,7 @@ void World::Do(RankProcess& rank, const Undo&) {
 }
 
 void World::Do(RankProcess& rank, const TakeBack&) {
+  Count(Seen::kAsyncTakenBack);
   if (!rank.undo) return Violation("no undo was kept at " + ToString(rank.id));
   const Plan plan = *rank.undo;
   Exchange(rank, plan, 0, [this, &rank] {

@@ -7,7 +7,9 @@
 
 namespace wstore::protocol::testing {
 
-const Memory& World::Content(const Digest& chain_digest) { return contents_.at(chain_digest); }
+const Memory& World::Content(const Digest& chain_digest) const {
+  return contents_.at(chain_digest);
+}
 
 // What the disk holds now. A record that was not synced is lost, or it is not.
 JournalView World::ViewJournal() {
@@ -53,6 +55,7 @@ void World::CrashStore() {
     if (random_.OneIn(2)) write();
   }
   store_.writes.clear();
+  store_.votes.clear();
 }
 
 void World::StepStore(const CoordinatorEvent& event) {
@@ -93,6 +96,10 @@ void World::Do(const SendOrder& effect) {
   }
   for (auto& rank : ranks_) {
     if (rank->id != order.rank) continue;
+    const bool grants = order.kind == OrderKind::kGrant;
+    if (grants && order.incarnation == rank->state.config.incarnation) {
+      rank->known_to_run = store_.run;
+    }
     if (order.kind != OrderKind::kRenew && order.kind != OrderKind::kWait) {
       Trace("store: " + ToString(order));
     }
@@ -135,7 +142,10 @@ void World::Do(const CompleteContent& effect) {
   }
   ContentComplete complete;
   complete.transaction = effect.transaction;
-  if (Chaos() && random_.OneIn(30)) complete.status = absl::DataLossError("content is damaged");
+  if (Chaos() && random_.OneIn(30)) {
+    Count(Seen::kContentDamaged);
+    complete.status = absl::DataLossError("content is damaged");
+  }
   if (!active.staged.empty()) {
     // The content of a version that never was: so its digest is new, whatever numbers say.
     for (uint8_t& byte : complete.chain_digest.bytes) byte = static_cast<uint8_t>(random_.Next());
@@ -146,15 +156,6 @@ void World::Do(const CompleteContent& effect) {
     contents_[complete.chain_digest] = std::move(content);
   }
   StoreLater(random_.Between(1, 300) * kMillisecond, complete);
-}
-
-void World::Do(const Judge& effect) {
-  InstanceJudged judged;
-  judged.transaction = effect.transaction;
-  judged.instance = effect.instance;
-  judged.ok = !(Chaos() && random_.OneIn(60));
-  judged.error = "sums do not add up";
-  StoreLater(random_.Between(1, 50) * kMillisecond, judged);
 }
 
 void World::Do(const WriteRecord& effect) {
@@ -170,6 +171,7 @@ void World::Do(const WriteRecord& effect) {
   Trace(absl::StrCat("store: write record of ", std::string(TransactionKindName(entry.kind)), " ",
                      entry.id, " tx ", entry.move.transaction.value(), ": ",
                      ToString(entry.outcome), entry.synced ? "" : ", not synced"));
+  CheckInstalled(effect);
   const bool hold = effect.hold;
   const auto append = [this, entry, hold] {
     Trace(absl::StrCat("journal: tx ", entry.move.transaction.value(), " is there"));
@@ -179,6 +181,7 @@ void World::Do(const WriteRecord& effect) {
       journal_.moves.push_back(entry);
     }
     journal_.hold = journal_.hold || hold;
+    CountRecord(entry);
     CheckJournal();
   };
   RecordWritten written;
@@ -189,6 +192,7 @@ void World::Do(const WriteRecord& effect) {
   if (luck == 0) {
     written.outcome = RecordOutcome::kNothing;
     written.status = absl::ResourceExhaustedError("the disk is full");
+    Count(Seen::kDiskFull);
     StoreLater(delay, written);
     return;
   }
@@ -196,6 +200,7 @@ void World::Do(const WriteRecord& effect) {
   if (unknown) {
     written.outcome = RecordOutcome::kUnknown;
     written.status = absl::UnknownError("I/O error");
+    Count(Seen::kUnknownOutcome);
   }
   if (entry.synced) {
     const bool there = !unknown || random_.OneIn(2);

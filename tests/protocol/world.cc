@@ -33,7 +33,7 @@ World::World(const WorldOptions& options) : random_(options.seed), tracing_(opti
   journal_.moves.push_back(base);
   journal_.next = {TransactionNumber(1), VersionId(1), MoveNumber(1)};
   Memory& content = contents_[Digest{}];
-  for (size_t i = 0; i < 4 * kUnits; ++i) content.push_back(random_.Next());
+  for (size_t i = 0; i < kVersionWords; ++i) content.push_back(random_.Next());
 
   const auto set_clock = [this](Process& process) {
     process.clock.offset = random_.Between(1, 1000) * kSecond;
@@ -41,12 +41,23 @@ World::World(const WorldOptions& options) : random_(options.seed), tracing_(opti
   };
   set_clock(store_);
   const int64_t instances = random_.Between(1, 4);
+  if (instances == 4) Count(Seen::kFourInstances);
+  const bool some_unfenceable = random_.OneIn(3);
+  const bool some_trusting = random_.OneIn(2);
   for (int64_t i = 0; i < instances; ++i) {
     const auto size = static_cast<uint32_t>(random_.Between(1, 4));
+    const bool paired = random_.OneIn(2);
+    const bool unfenceable = some_unfenceable && random_.OneIn(2);
+    if (size == 4) Count(Seen::kFourRanks);
+    if (paired && size % 2 == 0) Count(Seen::kPaired);
+    if (unfenceable) Count(Seen::kUnfenceable);
     for (uint32_t r = 0; r < size; ++r) {
       auto rank = std::make_unique<RankProcess>();
       rank->id = {absl::StrCat("i", i), r};
       rank->ranks = size;
+      rank->sharding = &Sharding::Of(size, paired);
+      rank->unfenceable = unfenceable;
+      rank->trusting = some_trusting && random_.OneIn(2);
       set_clock(*rank);
       ranks_.push_back(std::move(rank));
     }
@@ -83,6 +94,7 @@ void World::InProcess(Process& process, uint64_t run, Micros at, std::function<v
 
 Micros World::MessageDelay() {
   if (Chaos() && random_.Percent(static_cast<uint64_t>(late_percent_))) {
+    Count(Seen::kMessageVeryLate);
     return random_.OneIn(3) ? random_.Between(1, 20) * kSecond
                             : random_.Between(30, 3000) * kMillisecond;
   }
@@ -91,8 +103,11 @@ Micros World::MessageDelay() {
 
 void World::Transmit(Process& from, Process& to, std::function<void()> deliver) {
   if (from.cut_off_until > now_) return;
-  if (Chaos() && random_.Percent(static_cast<uint64_t>(loss_percent_))) return;
+  if (Chaos() && random_.Percent(static_cast<uint64_t>(loss_percent_))) {
+    return Count(Seen::kMessageLost);
+  }
   const int copies = Chaos() && random_.OneIn(12) ? 2 : 1;
+  if (copies == 2) Count(Seen::kMessageDoubled);
   for (int copy = 0; copy < copies; ++copy) {
     After(MessageDelay(), [this, &to, deliver] {
       if (!to.up || to.cut_off_until > now_) return;
@@ -101,15 +116,23 @@ void World::Transmit(Process& from, Process& to, std::function<void()> deliver) 
   }
 }
 
+void World::CutOffInstance(const std::string& instance, Micros until) {
+  Count(Seen::kInstanceCutOff);
+  for (auto& rank : ranks_) {
+    if (rank->id.instance == instance) rank->cut_off_until = until;
+  }
+}
+
 void World::InjectFaults() {
   if (!Chaos()) return;
   RankProcess& rank = *ranks_[static_cast<size_t>(random_.Next()) % ranks_.size()];
   const Micros until = now_ + random_.Between(50, 7000) * kMillisecond;
-  switch (random_.Between(0, 15)) {
+  switch (random_.Between(0, 18)) {
     case 0:
     case 1:
       if (store_.up) {
         Trace("FAULT: the store dies");
+        Count(Seen::kStoreDies);
         CrashStore();
         After(random_.Between(10, 4000) * kMillisecond, [this] {
           if (!store_.up) StartStore();
@@ -120,6 +143,7 @@ void World::InjectFaults() {
     case 3:
       if (rank.up) {
         Trace("FAULT: rank " + ToString(rank.id) + " dies");
+        Count(Seen::kRankDies);
         CrashRank(rank);
         After(random_.Between(10, 3000) * kMillisecond, [this, &rank] {
           if (!rank.up) StartRank(rank);
@@ -130,6 +154,7 @@ void World::InjectFaults() {
     case 5:
       Trace("FAULT: rank " + ToString(rank.id) + " freezes");
       rank.frozen_until = until;
+      Count(Seen::kProcessFreezes);
       break;
     case 6:
       Trace("FAULT: the store freezes");
@@ -139,16 +164,16 @@ void World::InjectFaults() {
     case 8:
       Trace("FAULT: rank " + ToString(rank.id) + " is cut off");
       rank.cut_off_until = until;
+      Count(Seen::kRankCutOff);
       break;
     case 9:
       Trace("FAULT: instance " + rank.id.instance + " is cut off");
-      for (auto& mate : ranks_) {
-        if (mate->id.instance == rank.id.instance) mate->cut_off_until = until;
-      }
+      CutOffInstance(rank.id.instance, until);
       break;
     case 10:
       Trace("FAULT: the store is cut off");
       store_.cut_off_until = until;
+      Count(Seen::kStoreCutOff);
       break;
     case 11:
       Relayout(rank);
@@ -156,6 +181,19 @@ void World::InjectFaults() {
     case 12:
       if (rank.up && rank.frozen_until <= now_ && random_.OneIn(3))
         Poison(rank, "a fault of the memory");
+      break;
+    case 13:
+    case 14:
+      Damage(rank);
+      break;
+    case 15:
+      // A store that knows nothing of this instance may commit without it.
+      Trace("FAULT: the store dies, and instance " + rank.id.instance + " is cut off");
+      CutOffInstance(rank.id.instance, now_ + random_.Between(6, 14) * kSecond);
+      if (store_.up) CrashStore();
+      After(random_.Between(10, 500) * kMillisecond, [this] {
+        if (!store_.up) StartStore();
+      });
       break;
     default:
       break;  // a quiet time
@@ -179,6 +217,11 @@ void World::StartAgain() {
     const bool evicted = found != store_.state.instances.end() &&
                          rank->id.rank < found->second.ranks.size() &&
                          found->second.ranks[rank->id.rank].evicted;
+    // Its clock went back, and the one before it cannot be fenced.
+    const bool locked_out =
+        found != store_.state.instances.end() && rank->unfenceable && rank->up &&
+        rank->state.config.incarnation < found->second.ranks[rank->id.rank].incarnation;
+    if (locked_out && !evicted) StoreLater(kMillisecond, Evict{rank->id.instance});
     if (evicted && rank->up) CrashRank(*rank);
     if (!rank->up) StartRank(*rank);
   }
@@ -200,6 +243,7 @@ void World::ReplayOrders() {
   if (first == rank.received.end()) {
     first = rank.received.begin() + static_cast<ptrdiff_t>(random_.Next() % rank.received.size());
   }
+  Count(Seen::kOldOrdersReplayed);
   // All that was said about that update, close together, each twice.
   const TransactionNumber transaction = first->plan.transaction;
   Micros delay = 0;
@@ -232,6 +276,7 @@ std::string World::Run() {
   bool converged = false;
   std::function<void()> look = [&] {
     StartAgain();  // an eviction can come late
+    for (auto& rank : ranks_) Audit(*rank);
     converged = true;
     for (const auto& rank : ranks_) {
       converged = converged && rank->up && MayServe(rank->state, rank->clock.At(now_)) &&

@@ -8,96 +8,21 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <queue>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "store/protocol/coordinator.h"
-#include "store/protocol/worker.h"
+#include "tests/protocol/counts.h"
+#include "tests/protocol/processes.h"
 #include "tests/protocol/random.h"
 
 namespace wstore::protocol::testing {
 
-constexpr Micros kMillisecond = 1000;
-constexpr Micros kSecond = 1000 * kMillisecond;
-constexpr size_t kUnits = 3;  // that an update of one rank is written in
-
-using Memory = std::vector<uint64_t>;  // one word per unit
-
 struct WorldOptions {
   uint64_t seed = 1;
   bool trace = false;
-};
-
-// A clock of its own, which runs too fast or too slow, within the skew.
-struct LocalClock {
-  Micros offset = 0;
-  int64_t parts_per_thousand = 1000;
-
-  Micros At(Micros now) const { return offset + now / 1000 * parts_per_thousand; }
-  Micros Real(Micros local) const;  // the first moment at which it shows `local`
-};
-
-// What survives the store's death.
-struct Journal {
-  struct Entry {
-    Move move;
-    TransactionKind kind = TransactionKind::kPublish;
-    std::string id;
-    Position parent;
-    Position outcome;
-    bool synced = true;
-  };
-  Epoch epoch;
-  Numbers next;
-  std::vector<Entry> moves;       // those that are moves, from move 0
-  std::vector<Entry> candidates;  // those that are not
-  bool hold = false;
-};
-
-// One process, which can crash and freeze.
-struct Process {
-  bool up = false;
-  uint64_t run = 0;  // events for an earlier run are void
-  Micros frozen_until = 0;
-  Micros cut_off_until = 0;  // no message arrives or leaves
-  LocalClock clock;
-  uint64_t wake = 0;  // events for an earlier wake-up time are void
-};
-
-struct StoreProcess : Process {
-  CoordinatorState state;
-  // Writes that are under way: when the process dies, each is on disk or not.
-  std::map<uint64_t, std::function<void()>> writes;
-};
-
-struct RankProcess : Process {
-  RankId id;
-  uint32_t ranks = 1;
-  WorkerState state;
-  Memory memory;
-  Position loaded;  // what memory was last proved to hold
-  uint64_t layout_generation = 1;
-  std::optional<Plan> plan;     // the update being staged or applied
-  std::optional<Plan> undo;     // of the committed update that is not durable
-  uint64_t job = 0;             // staging and pausing that an earlier number started are void
-  std::optional<ReadyKey> key;  // on the instance's board
-  std::vector<Order> received;  // all but renewals
-  std::string said;             // the last report, for the trace
-  bool changing = false;        // memory is being written
-};
-
-// Somebody who publishes, rolls back, promotes; one thing at a time, again until it is answered.
-struct Client {
-  bool active = false;
-  StartTransaction request;
-  bool begun = false;
-  TransactionNumber transaction;
-  int attempts = 0;
-  int extra = 0;  // repeats after the final answer
-  std::optional<Answer> final;
 };
 
 class World {
@@ -109,6 +34,7 @@ class World {
   const std::vector<std::string>& trace() const { return trace_; }
   uint64_t steps() const { return steps_; }
   uint64_t commits() const { return journal_.moves.size() - 1; }
+  const Counts& counts() const { return counts_; }
 
  private:
   struct Timed {
@@ -127,12 +53,14 @@ class World {
   void After(Micros delay, std::function<void()> action) { At(now_ + delay, std::move(action)); }
   void Trace(const std::string& text);
   void Violation(const std::string& text);
+  void Count(Seen seen) { ++counts_[static_cast<size_t>(seen)]; }
   bool Chaos() const { return now_ < chaos_end_; }
   // Runs `action` in the process when it is not frozen, unless it died meanwhile.
   void InProcess(Process& process, uint64_t run, Micros at, std::function<void()> action);
   Micros MessageDelay();
   void Transmit(Process& from, Process& to, std::function<void()> deliver);
   void InjectFaults();
+  void CutOffInstance(const std::string& instance, Micros until);
   void ReplayOrders();
   void Heal();
   void StartAgain();
@@ -148,22 +76,33 @@ class World {
   void Do(const SyncEpoch& effect);
   void Do(const ReserveNumbers& effect);
   void Do(const CompleteContent& effect);
-  void Do(const Judge& effect);
   void Do(const WriteRecord& effect);
   void Do(const ReopenJournal& effect);
   void Do(const DiscardContent& effect);
   void Do(const Answer& effect);
   void Do(const Alarm& effect);
   void Do(const CoordinatorLog& effect);
-  const Memory& Content(const Digest& chain_digest);
+  const Memory& Content(const Digest& chain_digest) const;
+
+  // damage.cc: bits that flip, votes that show it, audits that find the rest
+  void Do(const Judge& effect);
+  absl::Status JudgeVotes(const std::string& instance, const std::vector<Vote>& votes);
+  void CheckVerdict(const std::string& instance, const std::vector<Vote>& votes,
+                    const absl::Status& verdict);
+  Vote Foretell(const RankProcess& rank, const Plan& plan);
+  bool IsDamaged(const RankProcess& rank, const Plan& plan) const;
+  void Damage(RankProcess& rank);
+  void Audit(RankProcess& rank);
+  void CheckInstalled(const WriteRecord& effect);
 
   // rank_process.cc
   void StartRank(RankProcess& rank);
   void CrashRank(RankProcess& rank);
   void StepRank(RankProcess& rank, const WorkerEvent& event);
   void RankLater(RankProcess& rank, Micros delay, WorkerEvent event, bool is_job = false);
-  uint64_t Unit(const RankProcess& rank, const Digest& chain_digest, size_t unit);
-  Memory Expected(const RankProcess& rank, const Digest& chain_digest);
+  Memory Expected(const RankProcess& rank, const Digest& chain_digest) const;
+  void Write(RankProcess& rank, const Plan& plan, size_t unit);
+  void ReadAgain(RankProcess& rank, const Plan& plan);
   void Exchange(RankProcess& rank, Plan plan, size_t unit, std::function<void()> done);
   void ApplySlowly(RankProcess& rank, Plan plan, size_t unit, size_t fail_at);
   void Poison(RankProcess& rank, const std::string& why);
@@ -190,13 +129,17 @@ class World {
   void RunClient(size_t index);
   void ChooseRequest(Client& client, bool is_operator);
   void TakeAnswer(size_t index, const Answer& answer);
+  void CountAnswer(const Answer& answer);
   void Operate();
 
   // checks.cc
   void Check();
   void CheckServing(const RankProcess& rank);
-  void CheckPair(const RankProcess& a, const RankProcess& b);
+  bool ServesWithoutLease(const RankProcess& rank) const;
+  bool IsExcused(const RankProcess& rank) const;
+  void CheckStatus(const RankProcess& rank);
   void CheckJournal();
+  void CountRecord(const Journal::Entry& entry);
   void CheckEnd();
   MoveNumber LastAllMove() const;
   bool InJournal(uint64_t transaction) const;
@@ -210,6 +153,7 @@ class World {
   std::priority_queue<Timed, std::vector<Timed>, Later> queue_;
   std::string violation_;
   std::vector<std::string> trace_;
+  Counts counts_{};
 
   CoordinatorConfig config_;
   StoreProcess store_;
