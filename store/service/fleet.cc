@@ -73,6 +73,8 @@ void Fleet::Stop(int64_t grace_micros) {
   strand_.Post([this] {
     if (state_.active) live_.DiscardContent(state_.active->number);
     AnswerAll(absl::UnknownError("the server stopped before the outcome was known; ask by id"));
+    for (auto& [number, verification] : verifications_) verification.missing = 0;
+    EndVerifications();
   });
   work_.Stop();
   strand_.Stop();

@@ -82,6 +82,11 @@ class Fleet {
   void Audit(const RankProcess& process, uint64_t audit, const VersionName& version,
              std::vector<CellSums> cells, bool last);
 
+  // Has all connected ranks audit what they hold. `done` is called when all were judged, or upon
+  // EndVerification with the number that is returned.
+  uint64_t VerifyWorkers(std::function<void(std::vector<WorkerAudit>)> done);
+  void EndVerification(uint64_t number);
+
   // Looking.
   HeadState head() const;
   void ListWorkers(std::function<void(std::vector<WorkerRow>)> done);
@@ -113,6 +118,11 @@ class Fleet {
     Caller caller;
     int64_t begun_at = 0;
     bool unchanged = false;  // nothing differs
+  };
+  struct Verification {
+    std::map<RankProcess, WorkerAudit> rows;
+    size_t missing = 0;
+    std::function<void(std::vector<WorkerAudit>)> done;
   };
   struct RankConnection {
     std::shared_ptr<RankSink> sink;
@@ -161,13 +171,17 @@ class Fleet {
   void StartNow(protocol::StartTransaction start, Waiter waiter, Details details);
 
   // fleet_ranks.cc
-  void JudgeAudits(const std::string& instance);
+  bool JudgeAudits(const std::string& instance);
+  void SendVerdict(const RankProcess& process, const AuditVerdict& verdict,
+                   const VersionName& version);
+  void EndVerifications();
 
   LiveStore& live_;
   const Options options_;
   Clock& clock_;
   Differences differences_;
   std::atomic<bool> stopping_ = false;
+  std::atomic<uint64_t> next_verification_{1};
 
   // The strand's.
   protocol::CoordinatorState state_;
@@ -178,6 +192,7 @@ class Fleet {
   std::map<TransactionNumber, std::string> ids_;  // of the latest publishes
   std::map<RankProcess, RankConnection> ranks_;
   VoteBook votes_;
+  std::map<uint64_t, Verification> verifications_;
 
   Judge judge_;                      // the content thread's
   uint64_t journal_generation_ = 0;  // the journal thread's

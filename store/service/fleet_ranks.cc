@@ -117,20 +117,19 @@ void Fleet::Audit(const RankProcess& process, uint64_t audit, const VersionName&
   strand_.Post([this, process, audit, version, cells = std::move(cells), last] {
     const absl::Status status =
         votes_.AddAudit(process.first, process.second, audit, version, cells, last);
-    const auto found = ranks_.find(process);
-    if (!status.ok() && found != ranks_.end()) {
-      found->second.sink->Send(AuditVerdict{audit, status});
-    } else if (last) {
-      JudgeAudits(process.first.instance);
+    if (!status.ok()) return SendVerdict(process, {audit, status}, version);
+    if (!last || JudgeAudits(process.first.instance)) return;
+    if (const std::optional<absl::Status> alone = votes_.JudgeAlone(process.first)) {
+      SendVerdict(process, {audit, *alone}, version);
     }
   });
 }
 
-void Fleet::JudgeAudits(const std::string& instance) {
-  std::optional<VoteBook::Audits> audits = votes_.TakeAudits(instance);
-  if (!audits) return;
-  work_.Post([this, instance, audits = *std::move(audits)] {
-    const auto judge = [&]() -> absl::Status {
+bool Fleet::JudgeAudits(const std::string& instance) {
+  std::optional<VoteBook::Audits> taken = votes_.TakeAudits(instance);
+  if (!taken) return false;
+  work_.Post([this, instance, audits = *std::move(taken)] {
+    const auto declared = [&]() -> absl::StatusOr<std::vector<Fingerprint>> {
       const std::shared_ptr<Store> store = live_.store();
       if (store == nullptr) return absl::UnavailableError("the journal is being reopened");
       ASSIGN_OR_RETURN(const VersionInfo info, store->version(audits.version.version));
@@ -139,17 +138,76 @@ void Fleet::JudgeAudits(const std::string& instance) {
             absl::StrCat(wstore::ToString(audits.version),
                          " is not this store's: its chain digest is ", ToHex(info.chain_digest)));
       }
-      ASSIGN_OR_RETURN(const std::vector<Fingerprint> sums,
-                       store->TensorFingerprints(audits.version.version));
-      return judge_.JudgeAudit(audits.votes, sums);
+      return store->TensorFingerprints(audits.version.version);
     };
-    const absl::Status status = judge();
-    strand_.Post([this, instance, names = audits.names, processes = audits.incarnations, status] {
-      for (uint32_t i = 0; i < names.size(); ++i) {
-        const auto found = ranks_.find({{instance, i}, processes[i]});
-        if (found != ranks_.end()) found->second.sink->Send(AuditVerdict{names[i], status});
+    const absl::StatusOr<std::vector<Fingerprint>> sums = declared();
+    std::vector<absl::Status> statuses(audits.names.size(), sums.status());
+    if (sums.ok()) statuses = judge_.JudgeAudit(audits.votes, *sums);
+    strand_.Post([this, instance, audits, statuses] {
+      const bool is_right = std::all_of(statuses.begin(), statuses.end(),
+                                        [](const absl::Status& status) { return status.ok(); });
+      if (is_right) votes_.Remember(audits);
+      for (uint32_t i = 0; i < audits.names.size(); ++i) {
+        SendVerdict({{instance, i}, audits.incarnations[i]}, {audits.names[i], statuses[i]},
+                    audits.version);
       }
     });
+  });
+  return true;
+}
+
+void Fleet::SendVerdict(const RankProcess& process, const AuditVerdict& verdict,
+                        const VersionName& version) {
+  if (const auto found = ranks_.find(process); found != ranks_.end()) {
+    found->second.sink->Send(verdict);
+  }
+  // Whether the memory is right is known; or else the rank will ask again.
+  if (!verdict.status.ok() && !absl::IsDataLoss(verdict.status)) return;
+  for (auto& [number, verification] : verifications_) {
+    const auto row = verification.rows.find(process);
+    if (row == verification.rows.end() || row->second.status) continue;
+    row->second.version = version.version;
+    row->second.status = verdict.status;
+    --verification.missing;
+  }
+  EndVerifications();
+}
+
+void Fleet::EndVerifications() {
+  for (auto it = verifications_.begin(); it != verifications_.end();) {
+    if (it->second.missing > 0) {
+      ++it;
+      continue;
+    }
+    std::vector<WorkerAudit> audits;
+    for (const auto& [process, row] : it->second.rows) audits.push_back(row);
+    it->second.done(std::move(audits));
+    it = verifications_.erase(it);
+  }
+}
+
+uint64_t Fleet::VerifyWorkers(std::function<void(std::vector<WorkerAudit>)> done) {
+  const uint64_t number = next_verification_.fetch_add(1);
+  const bool taken = strand_.Post([this, number, done] {
+    Verification& verification = verifications_[number];
+    verification.done = done;
+    for (const auto& [process, connection] : ranks_) {
+      verification.rows[process].rank = process.first;
+      connection.sink->RequestAudit();
+    }
+    verification.missing = verification.rows.size();
+    EndVerifications();
+  });
+  if (!taken) done({});
+  return number;
+}
+
+void Fleet::EndVerification(uint64_t number) {
+  strand_.Post([this, number] {
+    const auto found = verifications_.find(number);
+    if (found == verifications_.end()) return;
+    found->second.missing = 0;
+    EndVerifications();
   });
 }
 

@@ -97,12 +97,20 @@ struct AuditVerdict {
   absl::Status status;
 };
 
+// What an audit that was asked for came to.
+struct WorkerAudit {
+  protocol::RankId rank;
+  VersionId version;                   // that was audited
+  std::optional<absl::Status> status;  // none: no answer
+};
+
 // Where orders for one rank go. Called from the strand; must not block, and may drop.
 class RankSink {
  public:
   virtual ~RankSink() = default;
   virtual void Send(const RankOrder& order) = 0;
   virtual void Send(const AuditVerdict& verdict) = 0;
+  virtual void RequestAudit() = 0;
   // Another connection speaks for this process; nothing more comes.
   virtual void Superseded() = 0;
 };

@@ -283,6 +283,21 @@ v1::Worker ToProto(const WorkerRow& row, MoveNumber head) {
   return out;
 }
 
+v1::WorkerAudit ToProto(const WorkerAudit& audit) {
+  v1::WorkerAudit out;
+  out.set_instance(audit.rank.instance);
+  out.set_rank(audit.rank.rank);
+  out.set_answered(audit.status.has_value());
+  if (!audit.status) {
+    out.set_error("no answer: it holds no proved version, or is busy with an update");
+    return out;
+  }
+  out.set_version(audit.version.value());
+  out.set_ok(audit.status->ok());
+  out.set_error(std::string(audit.status->message()));
+  return out;
+}
+
 v1::TransactionEntry ToProto(const TransactionRow& row) {
   v1::TransactionEntry out;
   out.set_id(row.id);

@@ -40,6 +40,7 @@ v1::Head ToProto(const HeadState& state, const Digest& base_digest, const std::s
 v1::Decision ToProto(const FleetAnswer& answer, v1::Head head);
 v1::Version ToProto(const VersionInfo& version, VersionId head);
 v1::MoveEntry ToProto(const MoveInfo& move);
+v1::WorkerAudit ToProto(const WorkerAudit& audit);
 v1::Worker ToProto(const WorkerRow& row, MoveNumber head);
 v1::TransactionEntry ToProto(const TransactionRow& row);
 v1::Order ToProto(const RankOrder& order);

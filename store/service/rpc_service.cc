@@ -1,6 +1,8 @@
 // Calls with one request and one response.
 #include "store/service/rpc_service.h"
 
+#include <grpcpp/alarm.h>
+
 #include <algorithm>
 #include <chrono>
 #include <future>
@@ -12,6 +14,8 @@ namespace wstore::service {
 namespace {
 
 constexpr size_t kLaneTasks = 4096;
+// What is known by then is answered before the deadline.
+constexpr auto kAnswerBefore = std::chrono::milliseconds(500);
 constexpr auto kFiguresWait = std::chrono::seconds(2);
 
 absl::Status Reopening() {
@@ -313,6 +317,28 @@ RpcService::Unary* RpcService::Evict(Context* context, const v1::EvictRequest* r
   auto call = std::make_shared<Call>(*this, context, "Evict");
   if (call->finished()) return call->reactor();
   fleet_.Evict(request->instance(), [call](const absl::Status& status) { call->Finish(status); });
+  return call->reactor();
+}
+
+RpcService::Unary* RpcService::VerifyWorkers(Context* context, const v1::VerifyWorkersRequest*,
+                                             v1::VerifyWorkersResponse* response) {
+  auto call = std::make_shared<Call>(*this, context, "VerifyWorkers");
+  if (call->finished()) return call->reactor();
+  // The alarm goes off once, cancelled or not, before the service does: `done` is always called.
+  const auto alarm = std::make_shared<grpc::Alarm>();
+  const auto number = std::make_shared<std::atomic<uint64_t>>(0);
+  const auto is_late = std::make_shared<std::atomic<bool>>(false);
+  alarm->Set(context->deadline() - kAnswerBefore, [this, number, is_late, alarm](bool in_time) {
+    is_late->store(in_time);
+    if (in_time) fleet_.EndVerification(number->load());
+  });
+  number->store(
+      fleet_.VerifyWorkers([call, response, alarm](const std::vector<WorkerAudit>& audits) {
+        for (const WorkerAudit& audit : audits) *response->add_audits() = ToProto(audit);
+        alarm->Cancel();
+        call->Finish(absl::OkStatus());
+      }));
+  if (is_late->load()) fleet_.EndVerification(number->load());
   return call->reactor();
 }
 

@@ -88,6 +88,8 @@ class RpcService final : public v1::Store::CallbackService {
   Unary* Tag(Context* context, const v1::TagRequest* request, v1::TagResponse* response) override;
   Unary* Evict(Context* context, const v1::EvictRequest* request,
                v1::EvictResponse* response) override;
+  Unary* VerifyWorkers(Context* context, const v1::VerifyWorkersRequest* request,
+                       v1::VerifyWorkersResponse* response) override;
   Unary* GetStatus(Context* context, const v1::GetStatusRequest* request,
                    v1::Status* response) override;
   Unary* GetVersion(Context* context, const v1::GetVersionRequest* request,

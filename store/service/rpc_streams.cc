@@ -370,6 +370,12 @@ class AttachReactor final : public grpc::ServerBidiReactor<v1::FromRank, v1::ToR
       message.mutable_verdict()->set_audit(verdict.audit);
       message.mutable_verdict()->set_ok(verdict.status.ok());
       message.mutable_verdict()->set_error(std::string(verdict.status.message()));
+      message.mutable_verdict()->set_code(static_cast<uint32_t>(verdict.status.code()));
+      Push(std::move(message));
+    }
+    void RequestAudit() override {
+      v1::ToRank message;
+      message.mutable_audit_request();
       Push(std::move(message));
     }
     void Superseded() override {

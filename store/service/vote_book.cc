@@ -13,6 +13,13 @@ namespace {
 
 constexpr size_t kMaxMaps = 16;
 constexpr size_t kMaxListed = 10;
+constexpr size_t kMaxRight = 8;
+
+std::vector<Digest> DigestsOf(const std::vector<std::shared_ptr<const Layout>>& layouts) {
+  std::vector<Digest> digests;
+  for (const auto& layout : layouts) digests.push_back(layout->digest());
+  return digests;
+}
 
 absl::Status Append(const protocol::RankId& rank, std::vector<CellSums>* to,
                     std::vector<CellSums> more) {
@@ -136,13 +143,51 @@ std::optional<VoteBook::Audits> VoteBook::TakeAudits(const std::string& instance
   return audits;
 }
 
-absl::StatusOr<std::shared_ptr<const RegionMap>> Judge::MapOf(const Votes& votes) {
-  std::vector<Digest> digests;
-  std::vector<const Layout*> layouts;
-  for (const auto& layout : votes.layouts) {
-    digests.push_back(layout->digest());
-    layouts.push_back(layout.get());
+void VoteBook::Remember(const Audits& audits) {
+  Right right{DigestsOf(audits.votes.layouts), audits.version, audits.votes.cells};
+  std::erase_if(right_, [&](const Right& other) {
+    return other.layouts == right.layouts && other.version == right.version;
+  });
+  if (right_.size() == kMaxRight) {
+    // Ranks start from the base more often than from anywhere else.
+    auto victim = std::find_if(right_.begin(), right_.end(), [](const Right& one) {
+      return one.version.version != VersionId(0);
+    });
+    right_.erase(victim != right_.end() ? victim : right_.begin());
   }
+  right_.push_back(std::move(right));
+}
+
+std::optional<absl::Status> VoteBook::JudgeAlone(const protocol::RankId& rank) const {
+  const auto instance = instances_.find(rank.instance);
+  if (instance == instances_.end() || rank.rank >= instance->second.size()) return std::nullopt;
+  std::vector<std::shared_ptr<const Layout>> layouts;
+  for (const Rank& mate : instance->second) {
+    if (mate.layout == nullptr) return std::nullopt;
+    layouts.push_back(mate.layout);
+  }
+  const Rank& audited = instance->second[rank.rank];
+  const std::vector<Digest> digests = DigestsOf(layouts);
+  const auto found = std::find_if(right_.begin(), right_.end(), [&](const Right& one) {
+    return one.layouts == digests && one.version == audited.audited;
+  });
+  if (found == right_.end() || !audited.audit_is_whole) return std::nullopt;
+  const std::vector<CellSums>& right = found->cells[rank.rank];
+  size_t wrong = right.size() != audited.audit_cells.size() ? right.size() : 0;
+  for (size_t i = 0; wrong == 0 && i < right.size(); ++i) {
+    const CellSums& cell = audited.audit_cells[i];
+    if (cell.cell != right[i].cell || cell.sums.after != right[i].sums.after) ++wrong;
+  }
+  if (wrong == 0) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(protocol::ToString(rank), ", audit of ",
+                                          wstore::ToString(audited.audited), ": other sums than ",
+                                          "were found right for this layout before"));
+}
+
+absl::StatusOr<std::shared_ptr<const RegionMap>> Judge::MapOf(const Votes& votes) {
+  std::vector<Digest> digests = DigestsOf(votes.layouts);
+  std::vector<const Layout*> layouts;
+  for (const auto& layout : votes.layouts) layouts.push_back(layout.get());
   for (const Made& made : made_) {
     if (made.layouts == digests) return made.map;
   }
@@ -173,28 +218,45 @@ Judgement Judge::JudgeUpdate(const Votes& votes, const TouchedByTensor& declared
   return judgement;
 }
 
-absl::Status Judge::JudgeAudit(const Votes& votes, const std::vector<Fingerprint>& declared) {
-  ASSIGN_OR_RETURN(const std::shared_ptr<const RegionMap> map, MapOf(votes));
+std::vector<absl::Status> Judge::JudgeAudit(const Votes& votes,
+                                            const std::vector<Fingerprint>& declared) {
+  std::vector<absl::Status> by_rank(votes.cells.size());
+  const absl::StatusOr<std::shared_ptr<const RegionMap>> map = MapOf(votes);
+  if (!map.ok()) {
+    std::fill(by_rank.begin(), by_rank.end(), map.status());
+    return by_rank;
+  }
+  bool is_whole = true;
   std::vector<std::vector<Fingerprint>> cells(votes.cells.size());
   for (uint32_t rank = 0; rank < votes.cells.size(); ++rank) {
-    cells[rank].resize(map->cells(rank).size());
-    if (votes.cells[rank].size() != cells[rank].size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("rank ", rank, " of instance ", votes.instance, " audited ",
-                       votes.cells[rank].size(), " cells; its layout has ", cells[rank].size()));
-    }
-    for (size_t i = 0; i < cells[rank].size(); ++i) {
-      cells[rank][i] = votes.cells[rank][i].sums.after;  // they ascend, so this is cell i
-      if (votes.cells[rank][i].cell != i) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("rank ", rank, " of instance ", votes.instance, " left out cell ", i));
-      }
-    }
+    const size_t expected = (*map)->cells(rank).size();
+    for (const CellSums& cell : votes.cells[rank]) cells[rank].push_back(cell.sums.after);
+    // They ascend, so that the last tells whether one was left out.
+    const bool is_gapless =
+        votes.cells[rank].empty() || votes.cells[rank].back().cell + 1 == cells[rank].size();
+    if (cells[rank].size() == expected && is_gapless) continue;
+    is_whole = false;
+    by_rank[rank] = absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank, " of instance ", votes.instance, " audited ",
+                     cells[rank].size(), " cells; its layout has ", expected));
   }
-  const std::vector<SumFault> faults = JudgeSums(*map, cells, declared);
-  if (faults.empty()) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat("instance ", votes.instance, ", audit: ", ToString(faults, manifest_)));
+  if (!is_whole) {
+    for (absl::Status& status : by_rank) {
+      if (status.ok()) status = absl::UnavailableError("the audit of another rank is malformed");
+    }
+    return by_rank;
+  }
+  const std::vector<SumFault> faults = JudgeSums(**map, cells, declared);
+  for (uint32_t rank = 0; rank < by_rank.size(); ++rank) {
+    std::vector<SumFault> mine;
+    for (const SumFault& fault : faults) {
+      if (std::count(fault.ranks.begin(), fault.ranks.end(), rank) > 0) mine.push_back(fault);
+    }
+    if (mine.empty()) continue;
+    by_rank[rank] = absl::DataLossError(
+        absl::StrCat("instance ", votes.instance, ", audit: ", ToString(mine, manifest_)));
+  }
+  return by_rank;
 }
 
 }  // namespace wstore::service

@@ -65,6 +65,14 @@ class VoteBook {
   // Nothing as long as one is missing. Afterwards they are forgotten.
   std::optional<Audits> TakeAudits(const std::string& instance);
 
+  // Keeps what was found right, so that a rank that is started again need not wait for the others
+  // to stand where it does: they serve a later version.
+  void Remember(const Audits& audits);
+  // Judges the whole audit of one rank by that. Nothing: no sums of this version and of these
+  // layouts are kept.
+  //   kDataLoss: other sums; says of how many cells
+  std::optional<absl::Status> JudgeAlone(const protocol::RankId& rank) const;
+
  private:
   struct Rank {
     protocol::Incarnation incarnation;
@@ -80,7 +88,15 @@ class VoteBook {
   absl::StatusOr<Rank*> Find(const protocol::RankId& rank,
                              const protocol::Incarnation& incarnation);
 
+  // Sums that whole audits found, and that are right.
+  struct Right {
+    std::vector<Digest> layouts;  // by rank
+    VersionName version;
+    std::vector<std::vector<CellSums>> cells;  // by rank
+  };
+
   std::map<std::string, std::vector<Rank>> instances_;
+  std::vector<Right> right_;  // the latest last
 };
 
 // Compares votes with what is declared. Keeps the region maps it made last.
@@ -91,8 +107,9 @@ class Judge {
 
   // Sums over the changed elements.
   Judgement JudgeUpdate(const Votes& votes, const TouchedByTensor& declared);
-  // Sums over everything; `declared`: of every tensor.
-  absl::Status JudgeAudit(const Votes& votes, const std::vector<Fingerprint>& declared);
+  // Sums over everything; `declared`: of every tensor. By rank: those that no fault names are OK.
+  std::vector<absl::Status> JudgeAudit(const Votes& votes,
+                                       const std::vector<Fingerprint>& declared);
 
  private:
   absl::StatusOr<std::shared_ptr<const RegionMap>> MapOf(const Votes& votes);

@@ -193,6 +193,7 @@ class FakeRank {
       const std::lock_guard<std::mutex> lock(mutex_);
       verdict_ = verdict;
     }
+    void RequestAudit() override {}
     void Superseded() override {}
     std::deque<service::RankOrder> Take() {
       const std::lock_guard<std::mutex> lock(mutex_);
