@@ -193,7 +193,7 @@ TEST_CASE("replica content: contributors that share tiles, and that claim an ele
   REQUIRE(instance.Holds(publisher.model()));
 }
 
-TEST_CASE("replica content: alias groups want equal patches, and apply them once") {
+TEST_CASE("replica content: alias groups want equal patches, and apply them once", "[small]") {
   std::mt19937_64 random(TestSeed("replica aliases"));
   const Manifest manifest = MakeManifest({{"embed", Dtype::kBF16, {90, 1000}},
                                           {"head", Dtype::kBF16, {90, 1000}},

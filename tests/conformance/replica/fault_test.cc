@@ -10,7 +10,7 @@ namespace {
 constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
 constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
 
-TEST_CASE("A01 a replica whose weights are wrong refuses by name and is untouched") {
+TEST_CASE("A01 a replica whose weights are wrong refuses by name and is untouched", "[small]") {
   Rig rig(TestSeed("A01"));
   const Update v5 = rig.NewUpdate();
   // One byte of what the update changes, in tensor t3.
@@ -49,7 +49,7 @@ TEST_CASE("A01 a replica whose weights are wrong refuses by name and is untouche
   REQUIRE(rig.instance->Holds(v6.result));
 }
 
-TEST_CASE("A02 a write that fails after three of eight leaves the old version") {
+TEST_CASE("A02 a write that fails after three of eight leaves the old version", "[small]") {
   Rig rig(TestSeed("A02"));
   const Update update = rig.NewUpdate();
   REQUIRE(update.chunks.size() == 8);
@@ -72,7 +72,7 @@ TEST_CASE("A02 a write that fails after three of eight leaves the old version") 
   REQUIRE(rig.instance->events(0).size() == 1);
 }
 
-TEST_CASE("A16 where one of three fails, it is as before, and so are the others") {
+TEST_CASE("A16 where one of three fails, it is as before, and so are the others", "[small]") {
   Rig rig(TestSeed("A16"), 3);
   const Update update = rig.NewUpdate();
   REQUIRE_OK(rig.instance->Stage(update));

@@ -91,7 +91,7 @@ TEST_CASE("replica states: an update is refused by name before anything is stage
                 "is committed here as head");
 }
 
-TEST_CASE("replica states: v0, v1, back to v0, and a late message of v1's transaction") {
+TEST_CASE("replica states: v0, v1, back to v0, and a late message of v1's transaction", "[small]") {
   Rig rig(TestSeed("replica late"));
   const Update v1 = rig.NewUpdate();
   REQUIRE_OK(rig.instance.Run(v1));
@@ -164,7 +164,7 @@ TEST_CASE("replica history: one step back, several, and within a budget") {
   REQUIRE(small.replica().history().empty());
 }
 
-TEST_CASE("replica states: invalidated, suspended, placed anew, poisoned, rebuilt") {
+TEST_CASE("replica states: invalidated, suspended, placed anew, poisoned, rebuilt", "[small]") {
   Rig rig(TestSeed("replica life"));
   Replica& replica = rig.replica();
   rig.Advance();

@@ -55,7 +55,7 @@ TEST_CASE("replica: updates of every width and density, forwards, backwards and 
   }
 }
 
-TEST_CASE("replica: bits are bits, whatever they mean as numbers") {
+TEST_CASE("replica: bits are bits, whatever they mean as numbers", "[small]") {
   const Manifest manifest = MakeManifest({{"bf16", Dtype::kBF16, {4}},
                                           {"f32", Dtype::kF32, {2}},
                                           {"f4", Dtype::kF4, {4}},
@@ -84,7 +84,7 @@ TEST_CASE("replica: bits are bits, whatever they mean as numbers") {
   REQUIRE(instance.Holds(from));
 }
 
-TEST_CASE("A11 one element of one expert changes one rank, and all ranks move") {
+TEST_CASE("A11 one element of one expert changes one rank, and all ranks move", "[small]") {
   std::mt19937_64 random(TestSeed("A11"));
   std::vector<TensorSpec> specs;
   for (int i = 0; i < 8; ++i) {
@@ -119,7 +119,7 @@ TEST_CASE("A11 one element of one expert changes one rank, and all ranks move") 
   }
 }
 
-TEST_CASE("A12 replicated key and value heads all change, and nothing else") {
+TEST_CASE("A12 replicated key and value heads all change, and nothing else", "[small]") {
   std::mt19937_64 random(TestSeed("A12"));
   constexpr uint64_t kHead = 4;
   constexpr uint64_t kHidden = 48;
@@ -164,7 +164,7 @@ TEST_CASE("A12 replicated key and value heads all change, and nothing else") {
                 "rank " + std::to_string(ranks - 1) + " differs");
 }
 
-TEST_CASE("A26 one event per change of version, none on failure or no change") {
+TEST_CASE("A26 one event per change of version, none on failure or no change", "[small]") {
   std::mt19937_64 random(TestSeed("A26"));
   const Manifest manifest = MixedManifest();
   Publisher publisher(manifest, RandomModel(manifest, random));
@@ -278,7 +278,7 @@ TEST_CASE("replica: a patch set is staged as a whole from a source") {
   REQUIRE(instance.Holds(update.result));
 }
 
-TEST_CASE("replica: places far apart, transposed, blocked, interleaved and repeated") {
+TEST_CASE("replica: places far apart, transposed, blocked, interleaved and repeated", "[small]") {
   std::mt19937_64 random(TestSeed("replica places"));
   const Manifest manifest = MakeManifest({{"g", Dtype::kBF16, {64, 96}},
                                           {"t", Dtype::kBF16, {700, 200}},
