@@ -17,6 +17,7 @@ namespace {
 constexpr uint64_t kSideBytes = uint64_t{4} << 30;
 // Of the 48 layers: 6,930 tensors and 21 GB a side.
 constexpr uint64_t kLayers = 18;
+constexpr int kDigestRounds = 5;
 
 struct DiffCase {
   std::string name;
@@ -98,15 +99,22 @@ class DiffBench {
     return absl::OkStatus();
   }
 
+  // From two differs in turn, with and without: weights so small, and so densely changed, that the
+  // rest of the pass takes no longer than the digests.
   absl::Status RunDigest(const Model& model, double density) {
     options_.report("diff: the digest");
     RETURN_IF_ERROR(Prepare(model, density));
     CudaDiff found;
-    ASSIGN_OR_RETURN(const double without, TimeDiff(gpu_, model, sides_, density, false, &found));
-    ASSIGN_OR_RETURN(const double with, TimeDiff(gpu_, model, sides_, density, true, &found));
+    std::vector<double> differences;
+    for (int i = 0; i < kDigestRounds; ++i) {
+      ASSIGN_OR_RETURN(const double without, TimeDiff(gpu_, model, sides_, density, false, &found));
+      ASSIGN_OR_RETURN(const double with, TimeDiff(gpu_, model, sides_, density, true, &found));
+      differences.push_back(with - without);
+    }
+    std::sort(differences.begin(), differences.end());
     const auto bytes = static_cast<double>(ChunkBytes(found));
     Add("digest", absl::StrCat("tree digests of ", ChunkBytes(found) >> 20, " MiB of chunks"),
-        with - without, "500 GB/s", bytes / 500e9, bytes);
+        differences[kDigestRounds / 2], "500 GB/s", bytes / 500e9, bytes);
     return absl::OkStatus();
   }
 
@@ -167,7 +175,7 @@ absl::StatusOr<std::vector<Measurement>> RunGpuDiff(const Options& options) {
   RETURN_IF_ERROR(bench.Run(Model::Equal(kSideBytes, Dtype::kU8, 1), "u8 1%", 0.01));
   RETURN_IF_ERROR(bench.Run(Model::Equal(kSideBytes / 4, Dtype::kF32, 1), "f32 1%", 0.01));
   RETURN_IF_ERROR(bench.Run(Model::Equal(kSideBytes / 4, Dtype::kF32, 1), "f32 20%", 0.2));
-  RETURN_IF_ERROR(bench.RunDigest(bf16, 0.025));
+  RETURN_IF_ERROR(bench.RunDigest(Model::Equal(kSideBytes / 16, Dtype::kBF16, 1), 0.2));
   RETURN_IF_ERROR(bench.RunMany(Model::Qwen3Moe(options.full ? 46 : kLayers), 0.01));
   return bench.Take();
 }
