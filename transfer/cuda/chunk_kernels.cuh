@@ -1,20 +1,15 @@
-// From encoded tiles to chunks: where the chunks are cut, their headers and directories (one thread
-// block a span), their payload and checksums (one thread block for each 64 KiB), and the checksums'
-// ends (one warp a chunk). The bytes are those of ChunkBuilder and the cuts those of SpanWriter.
+// From encoded tiles to chunks: where the chunks are cut, their headers and directories, one thread
+// block a span. The bytes are those of ChunkBuilder and the cuts those of SpanWriter.
 #pragma once
 
 #include <cstdint>
 
 #include "transfer/cuda/device_math.cuh"
 #include "transfer/cuda/tables.h"
-#include "transfer/cuda/xxh3.cuh"
 
 namespace wstore::cuda {
 
 inline constexpr uint32_t kPlanThreads = kSpanTileCount;
-inline constexpr uint32_t kAssembleThreads = 256;
-inline constexpr uint32_t kAssembleBlocksPerMultiprocessor = 6;
-inline constexpr uint32_t kSealThreads = 32;
 
 inline constexpr uint32_t kHeaderWords = 8;
 inline constexpr uint32_t kChecksumWord = 7;
@@ -39,6 +34,10 @@ struct PlanShared {
   uint64_t chunk_arena_at[kSpanTileCount];
   uint32_t groups;
   uint32_t chunks;
+  // Where the span's leaves are counted and listed.
+  uint32_t first_leaf;
+  uint32_t first_whole_leaf;
+  uint32_t first_last_leaf;
 };
 
 // The sum over the block's threads up to this one.
@@ -171,18 +170,30 @@ __device__ inline void WriteTileEntry(const DiffTables& tables, const PlanShared
       shared.tile[item]};
 }
 
-// Gives the tile's leaves their numbers and lists them. There is room: SizesFor.
-__device__ inline void AddLeaves(const DiffTables& tables, TileRecord* record) {
-  const uint32_t whole = record->bytes / kLeafBytes;
-  const uint32_t last = record->bytes % kLeafBytes;
-  const uint32_t first = atomicAdd(&tables.counters->leaves, whole + (last != 0 ? 1 : 0));
+// Gives the leaves of the span's tiles their numbers and lists them; record: of the thread's tile,
+// null where nothing changes. There is room: SizesFor.
+__device__ inline void AddLeaves(const DiffTables& tables, PlanShared& shared, TileRecord* record) {
+  const uint32_t bytes = record != nullptr ? record->bytes : 0;
+  const uint32_t whole = bytes / kLeafBytes;
+  const uint32_t last = bytes % kLeafBytes;
+  const uint32_t has_last = last != 0 ? 1 : 0;
+  const uint32_t whole_up_to = PlanInclusiveSum(whole, shared);
+  const uint32_t last_up_to = PlanInclusiveSum(has_last, shared);
+  if (threadIdx.x == kPlanThreads - 1) {
+    shared.first_leaf = atomicAdd(&tables.counters->leaves, whole_up_to + last_up_to);
+    shared.first_whole_leaf = atomicAdd(&tables.counters->whole_leaves, whole_up_to);
+    shared.first_last_leaf = atomicAdd(&tables.counters->last_leaves, last_up_to);
+  }
+  __syncthreads();
+  if (record == nullptr) return;
+  const uint32_t first = shared.first_leaf + whole_up_to - whole + last_up_to - has_last;
   record->leaf = first;
-  const uint32_t at = atomicAdd(&tables.counters->whole_leaves, whole);
+  const uint32_t at = shared.first_whole_leaf + whole_up_to - whole;
   for (uint32_t i = 0; i < whole; ++i) {
     tables.leaves[at + i] = {record->slab_at + i * kLeafBytes, kLeafBytes, first + i};
   }
   if (last != 0) {
-    const uint32_t from_end = atomicAdd(&tables.counters->last_leaves, 1u);
+    const uint32_t from_end = shared.first_last_leaf + last_up_to - 1;
     tables.leaves[tables.max_leaves - 1 - from_end] = {record->slab_at + whole * kLeafBytes, last,
                                                        first + whole};
   }
@@ -200,9 +211,9 @@ __global__ void __launch_bounds__(kPlanThreads) PlanKernel(const DiffTables tabl
   const bool is_changed = record != nullptr && record->bytes != 0;
   const uint32_t up_to = PlanInclusiveSum(is_changed ? 1 : 0, shared);
   const uint32_t item = up_to - 1;
+  if (tables.max_leaves != 0) AddLeaves(tables, shared, is_changed ? record : nullptr);
   if (thread == kPlanThreads - 1) shared.groups = up_to;
   if (is_changed) {
-    if (tables.max_leaves != 0) AddLeaves(tables, record);
     shared.tile[item] = thread;
     shared.tensor[item] = tables.tile_tensors[number];
     shared.packed[item] = record->packed;
@@ -245,186 +256,6 @@ __global__ void __launch_bounds__(kPlanThreads) PlanKernel(const DiffTables tabl
   __syncthreads();
   if (thread < shared.groups) WriteTensorEntry(tables, shared, thread);
   if (is_item) WriteTileEntry(tables, shared, span, thread);
-}
-
-// The word of a chunk at a place in the stream that its checksum covers: all but the checksum.
-__device__ __forceinline__ uint32_t ChunkWord(uint32_t stream_word) {
-  return stream_word < kChecksumWord ? stream_word : stream_word + 1;
-}
-
-// Whole KiB of a stream before its last, which is never empty; and whole stripes of the last one.
-__device__ __forceinline__ uint32_t WholeBlocks(uint32_t stream_bytes) {
-  return (stream_bytes - 1) / 1024;
-}
-__device__ __forceinline__ uint32_t LastStripes(uint32_t stream_bytes) {
-  return (stream_bytes - 1) % 1024 / 64;
-}
-
-struct AssembleShared {
-  uint32_t starts[kSpanTileCount];
-  uint64_t slab_at[kSpanTileCount];
-};
-
-// The last item that starts at or before `byte`.
-__device__ __forceinline__ uint32_t FindItem(const AssembleShared& shared, uint32_t items,
-                                             uint32_t byte) {
-  uint32_t low = 0;
-  uint32_t high = items;
-  while (high - low > 1) {
-    const uint32_t middle = (low + high) / 2;
-    if (shared.starts[middle] <= byte) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
-// Copies one KiB of the stream of a chunk to its place and sums it. All lanes of a warp. item: of
-// the lane's last word before this block; moves on.
-__device__ __forceinline__ void AssembleBlock(const DiffTables& tables,
-                                              const AssembleShared& shared,
-                                              const ChunkRecord& chunk, uint32_t block,
-                                              uint32_t lane, uint32_t* item) {
-  constexpr uint32_t kWords = kXxhBlockWords / kWarpLanes;
-  const uint32_t stream_bytes = chunk.size - 8;
-  uint64_t* const out = reinterpret_cast<uint64_t*>(tables.arena + chunk.arena_at);
-  const uint32_t stripes = block < WholeBlocks(stream_bytes) ? kXxhBlockWords / kXxhStripeWords
-                                                             : LastStripes(stream_bytes);
-  const uint64_t* from[kWords];
-  uint64_t value[kWords];
-#pragma unroll
-  for (uint32_t i = 0; i < kWords; ++i) {
-    const uint32_t stream_word = block * kXxhBlockWords + lane + i * kWarpLanes;
-    const uint32_t word = ChunkWord(stream_word);
-    if (stream_word >= stream_bytes / 8) {
-      from[i] = nullptr;
-    } else if (word * 8 < chunk.payload_at) {
-      from[i] = out + word;
-    } else {
-      while (*item + 1 < chunk.items && shared.starts[*item + 1] <= word * 8) ++*item;
-      from[i] = reinterpret_cast<const uint64_t*>(tables.slab + shared.slab_at[*item] + word * 8 -
-                                                  shared.starts[*item]);
-    }
-  }
-#pragma unroll
-  for (uint32_t i = 0; i < kWords; ++i) value[i] = from[i] != nullptr ? *from[i] : 0;
-  uint64_t products = 0;
-  uint64_t values = 0;
-#pragma unroll
-  for (uint32_t i = 0; i < kWords; ++i) {
-    const uint32_t place = lane + i * kWarpLanes;
-    const uint32_t word = ChunkWord(block * kXxhBlockWords + place);
-    if (from[i] != nullptr && word * 8 >= chunk.payload_at) out[word] = value[i];
-    if (place / kXxhStripeWords < stripes) {
-      products += XxhProduct(value[i], place);
-      values += value[i];
-    }
-  }
-  for (int step = 8; step <= 16; step *= 2) {
-    products += __shfl_xor_sync(kFullWarp, static_cast<unsigned long long>(products), step);
-    values += __shfl_xor_sync(kFullWarp, static_cast<unsigned long long>(values), step);
-  }
-  values = __shfl_xor_sync(kFullWarp, static_cast<unsigned long long>(values), 1);
-  if (lane < kXxhStripeWords) {
-    tables.block_sums[(chunk.arena_at / 1024 + block) * 8 + lane] = products + values;
-  }
-}
-
-// Joins the sums of a chunk's KiB and writes its checksum. One warp; what other blocks wrote must
-// be visible.
-__device__ inline void SealChunk(const DiffTables& tables, const ChunkRecord& chunk,
-                                 uint32_t thread) {
-  const uint32_t lane = thread % 8;
-  const uint32_t stream_bytes = chunk.size - 8;
-  auto* const words = reinterpret_cast<unsigned long long*>(tables.arena + chunk.arena_at);
-  const auto word_at = [words](uint32_t i) -> uint64_t { return words[ChunkWord(i)]; };
-  if (stream_bytes <= 240) {
-    if (thread == 0) words[kChecksumWord] = XxhShort(word_at, stream_bytes);
-    return;
-  }
-  const unsigned long long* const sums = tables.block_sums + chunk.arena_at / 1024 * 8;
-  const uint32_t blocks = WholeBlocks(stream_bytes);
-  uint64_t sum = XxhStart(lane);
-  // The chain waits for nothing but itself: the next sums are on their way, four steps in each load
-  // of the warp.
-  constexpr uint32_t kAhead = 4;
-  constexpr uint32_t kSteps = 4 * kAhead;
-  const uint32_t end = blocks * 8;
-  uint64_t ahead[kAhead];
-#pragma unroll
-  for (uint32_t i = 0; i < kAhead; ++i) {
-    const uint32_t at = i * kWarpLanes + thread;
-    ahead[i] = at < end ? sums[at] : 0;
-  }
-#pragma unroll 1
-  for (uint32_t block = 0; block < blocks; block += kSteps) {
-    uint64_t now[kAhead];
-#pragma unroll
-    for (uint32_t i = 0; i < kAhead; ++i) {
-      now[i] = ahead[i];
-      const uint32_t at = (block + kSteps) * 8 + i * kWarpLanes + thread;
-      ahead[i] = at < end ? sums[at] : 0;
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < kSteps; ++i) {
-      const uint64_t value = Shuffle64(now[i / 4], static_cast<int>(i % 4 * 8 + lane));
-      if (block + i < blocks) sum = XxhScramble(sum + value, lane);
-    }
-  }
-  sum += sums[blocks * 8 + lane];
-  // The last stripe, which may reach back into the one before it.
-  const uint64_t value = word_at(stream_bytes / 8 - 8 + lane);
-  const uint64_t keyed = value ^ XxhSecretAt(121 + 8 * lane);
-  sum += (keyed & UINT32_MAX) * (keyed >> 32);
-  sum += __shfl_xor_sync(kFullWarp, static_cast<unsigned long long>(value), 1);
-  const uint64_t keyed_sum = sum ^ XxhSecretAt(11 + 8 * lane);
-  const uint64_t other = __shfl_xor_sync(kFullWarp, static_cast<unsigned long long>(keyed_sum), 1);
-  uint64_t folded = lane % 2 == 0 ? XxhFold(keyed_sum, other) : 0;
-  for (int step = 1; step <= 4; step *= 2) {
-    folded += __shfl_xor_sync(kFullWarp, static_cast<unsigned long long>(folded), step);
-  }
-  if (thread == 0) words[kChecksumWord] = XxhAvalanche(folded + stream_bytes * kXxhPrime64[0]);
-}
-
-// A grid of any size.
-__global__ void __launch_bounds__(kAssembleThreads, kAssembleBlocksPerMultiprocessor)
-    AssembleKernel(const DiffTables tables) {
-  __shared__ AssembleShared shared;
-  constexpr uint32_t kWarpBlocks = kPieceBytes / 1024 / (kAssembleThreads / kWarpLanes);
-  const uint32_t lane = threadIdx.x % kWarpLanes;
-  const uint32_t pieces =
-      tables.counters->pieces < tables.max_pieces ? tables.counters->pieces : tables.max_pieces;
-  if (tables.counters->arena_used > tables.arena_bytes) return;
-  for (uint32_t p = blockIdx.x; p < pieces; p += gridDim.x) {
-    const Piece piece = tables.pieces[p];
-    const ChunkRecord chunk = tables.chunks[piece.chunk];
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < chunk.items; i += kAssembleThreads) {
-      const ChunkItem item = tables.items[chunk.first_item + i];
-      shared.starts[i] = item.chunk_at;
-      shared.slab_at[i] = item.slab_at;
-    }
-    __syncthreads();
-    const uint32_t blocks = WholeBlocks(chunk.size - 8) + 1;
-    const uint32_t first =
-        piece.number * (kPieceBytes / 1024) + threadIdx.x / kWarpLanes * kWarpBlocks;
-    uint32_t item = FindItem(shared, chunk.items, first * 1024 + lane * 8);
-    for (uint32_t block = first; block < first + kWarpBlocks && block < blocks; ++block) {
-      AssembleBlock(tables, shared, chunk, block, lane, &item);
-    }
-  }
-}
-
-// A grid of any size, one warp a block.
-__global__ void __launch_bounds__(kSealThreads) SealKernel(const DiffTables tables) {
-  if (tables.counters->arena_used > tables.arena_bytes) return;
-  const uint32_t chunks =
-      tables.counters->chunks < tables.max_chunks ? tables.counters->chunks : tables.max_chunks;
-  for (uint32_t i = blockIdx.x; i < chunks; i += gridDim.x) {
-    SealChunk(tables, tables.chunks[i], threadIdx.x);
-  }
 }
 
 }  // namespace wstore::cuda

@@ -25,7 +25,7 @@ __device__ __forceinline__ uint64_t RoundUp(uint64_t value, uint64_t alignment) 
 // The multipliers A of one block of a tensor, both lanes: Philox2x64-10, made odd. See
 // common/fingerprint.cc.
 struct Multipliers {
-  uint64_t lane[2];
+  alignas(16) uint64_t lane[2];
 };
 
 __device__ __forceinline__ Multipliers BlockMultipliers(uint64_t key, uint64_t high,
@@ -62,10 +62,36 @@ __device__ __forceinline__ uint64_t WarpSum(uint64_t value) {
 __device__ __forceinline__ uint32_t WarpInclusiveSum(uint32_t value, uint32_t lane) {
 #pragma unroll
   for (uint32_t step = 1; step < kWarpLanes; step *= 2) {
+#if defined(__CUDA_ARCH__)
+    // The shuffle itself says whether there is a lane so far below.
+    asm volatile(
+        "{.reg .u32 below; .reg .pred is_there;\n"
+        "shfl.sync.up.b32 below|is_there, %0, %1, 0, 0xffffffff;\n"
+        "@is_there add.u32 %0, %0, below;}"
+        : "+r"(value)
+        : "r"(step));
+#else
     const uint32_t below = __shfl_up_sync(kFullWarp, value, step);
     if (lane >= step) value += below;
+#endif
   }
   return value;
+}
+
+// Adds a x b to a sum, in two multiplications and nothing else: of the upper product only its lower
+// half is needed, and it can be added where it belongs.
+__device__ __forceinline__ void AddProduct(uint64_t a, uint32_t b, uint64_t* sum) {
+#if defined(__CUDA_ARCH__)
+  asm("mad.wide.u32 %0, %1, %2, %0;" : "+l"(*sum) : "r"(static_cast<uint32_t>(a)), "r"(b));
+  asm("{.reg .u32 low, high;\n"
+      "mov.b64 {low, high}, %0;\n"
+      "mad.lo.u32 high, %1, %2, high;\n"
+      "mov.b64 %0, {low, high};}"
+      : "+l"(*sum)
+      : "r"(static_cast<uint32_t>(a >> 32)), "r"(b));
+#else
+  *sum += a * b;
+#endif
 }
 
 }  // namespace wstore::cuda

@@ -11,6 +11,7 @@
 
 #include "transfer/cuda/device_math.cuh"
 #include "transfer/cuda/load.cuh"
+#include "transfer/cuda/pack.cuh"
 #include "transfer/cuda/sums.cuh"
 #include "transfer/cuda/tables.h"
 #include "transfer/cuda/tile_shape.cuh"
@@ -21,16 +22,14 @@ inline constexpr uint32_t kDiffThreads = 256;
 inline constexpr uint32_t kDiffWarps = kDiffThreads / kWarpLanes;
 inline constexpr uint32_t kDiffBlocksPerMultiprocessor = 3;
 inline constexpr uint32_t kWarpElements = kTileElementCount / kDiffWarps;
-// XOR bits that a warp keeps. A tile where more change is read again when its values are written:
-// of bf16, more than a quarter in some eighth of the tile.
-inline constexpr uint32_t kWarpValueBytes = 4096;
-// Steps of a warp whose copies are under way, and the one that it works on.
+// Steps of a warp, two of which it works on at a time while the copies of the others are under way.
 inline constexpr uint32_t kDiffStages = 4;
 
 struct alignas(16) DiffShared {
   uint32_t bitmap[kTileElementCount / 32];  // later the positions, as they are written
   uint8_t values[kDiffWarps][kWarpValueBytes];
   uint4 ring[kDiffWarps][kDiffStages][2][kWarpLanes];  // old and new bytes of a step
+  Multipliers multipliers[kDiffWarps][kWarpLanes];     // A of the next steps
   uint32_t warp_totals[kDiffWarps];
   uint64_t slab_at;
   uint32_t next_tile;
@@ -49,97 +48,19 @@ struct TilePair {
 
 // What a lane has summed of the open tensor.
 struct RunningSums {
-  uint64_t before[2] = {0, 0};
-  uint64_t after[2] = {0, 0};
+  WordSums before;
+  WordSums after;
 };
 
-// One bit for each of the lane's elements that is not zero.
-template <int kWidth>
-__device__ __forceinline__ uint32_t NonZeroMask(const uint4& x) {
-  const uint32_t words[4] = {x.x, x.y, x.z, x.w};
-  uint32_t mask = 0;
+// Starts the copies of two steps of a warp, as one group. at: of the lane's bytes in the first.
+__device__ __forceinline__ void CopySteps(const TilePair& tile, uint32_t at, uint32_t step,
+                                          uint32_t lane, uint4 (*ring)[2][kWarpLanes]) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if constexpr (kWidth == 1) {
-      // The top bit of every byte that is not zero, then those four bits side by side.
-      const uint32_t tops = (((words[i] & 0x7f7f7f7f) + 0x7f7f7f7f) | words[i]) & 0x80808080;
-      mask |= ((tops >> 7) * 0x01020408u >> 24 & 0xf) << (4 * i);
-    } else if constexpr (kWidth == 2) {
-      const uint32_t tops = (((words[i] & 0x7fff7fff) + 0x7fff7fff) | words[i]) & 0x80008000;
-      mask |= (tops >> 15 | tops >> 30) << (2 * i) & 3u << (2 * i);
-    } else if constexpr (kWidth == 4) {
-      mask |= (words[i] != 0 ? 1u : 0u) << i;
-    } else if (i % 2 == 0) {
-      mask |= ((words[i] | words[i + 1]) != 0 ? 1u : 0u) << (i / 2);
-    }
+  for (uint32_t k = 0; k < 2; ++k) {
+    const uint32_t from = at + k * kSumBlockBytes;
+    CopySixteen(&ring[(step + k) % kDiffStages][0][lane], tile.old_bytes.begin + from);
+    CopySixteen(&ring[(step + k) % kDiffStages][1][lane], tile.new_bytes.begin + from);
   }
-  return mask;
-}
-
-// Writes those of the lane's elements that `mask` names to out[0], out[1], ...
-template <int kWidth>
-__device__ __forceinline__ void PackElements(const uint4& x, uint32_t mask, uint8_t* out) {
-  const uint32_t words[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-  for (int i = 0; i < 16 / kWidth; ++i) {
-    if ((mask >> i & 1) == 0) continue;
-    if constexpr (kWidth == 1) {
-      *out = static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8));
-    } else if constexpr (kWidth == 2) {
-      *reinterpret_cast<uint16_t*>(out) = static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16));
-    } else if constexpr (kWidth == 4) {
-      *reinterpret_cast<uint32_t*>(out) = words[i];
-    } else {
-      *reinterpret_cast<uint64_t*>(out) = words[2 * i] | uint64_t{words[2 * i + 1]} << 32;
-    }
-    out += kWidth;
-  }
-}
-
-// Writes the one element that `mask` names.
-template <int kWidth>
-__device__ __forceinline__ void StoreElement(const uint4& x, uint32_t mask, uint8_t* out) {
-  const uint32_t element = __ffs(static_cast<int>(mask)) - 1;
-  if constexpr (kWidth == 8) {
-    *reinterpret_cast<uint64_t*>(out) =
-        element == 0 ? x.x | uint64_t{x.y} << 32 : x.z | uint64_t{x.w} << 32;
-  } else {
-    const uint32_t byte = element * kWidth;
-    const uint32_t low = (byte & 4) != 0 ? x.y : x.x;
-    const uint32_t high = (byte & 4) != 0 ? x.w : x.z;
-    const uint32_t word = ((byte & 8) != 0 ? high : low) >> (byte % 4 * 8);
-    if constexpr (kWidth == 1) *out = static_cast<uint8_t>(word);
-    if constexpr (kWidth == 2) *reinterpret_cast<uint16_t*>(out) = static_cast<uint16_t>(word);
-    if constexpr (kWidth == 4) *reinterpret_cast<uint32_t*>(out) = word;
-  }
-}
-
-// Puts the lane's bits where they belong in the bitmap. A warp's 512 bytes have 512 / kWidth bits.
-template <int kWidth>
-__device__ __forceinline__ void StoreMask(uint32_t mask, uint32_t lane, uint8_t* bits) {
-  if constexpr (kWidth == 1) {
-    reinterpret_cast<uint16_t*>(bits)[lane] = static_cast<uint16_t>(mask);
-  } else if constexpr (kWidth == 2) {
-    bits[lane] = static_cast<uint8_t>(mask);
-  } else if constexpr (kWidth == 4) {
-    const uint32_t upper = __shfl_down_sync(kFullWarp, mask, 1);
-    if (lane % 2 == 0) bits[lane / 2] = static_cast<uint8_t>(mask | upper << 4);
-  } else {
-    uint32_t joined = mask | __shfl_down_sync(kFullWarp, mask, 1) << 2;
-    joined |= __shfl_down_sync(kFullWarp, joined, 2) << 4;
-    if (lane % 4 == 0) bits[lane / 4] = static_cast<uint8_t>(joined);
-  }
-}
-
-__device__ __forceinline__ uint4 Xor(const uint4& a, const uint4& b) {
-  return make_uint4(a.x ^ b.x, a.y ^ b.y, a.z ^ b.z, a.w ^ b.w);
-}
-
-// Starts the copies of one step of a warp.
-__device__ __forceinline__ void CopyStep(const TilePair& tile, uint32_t at, uint32_t step,
-                                         uint32_t lane, uint4 (*ring)[2][kWarpLanes]) {
-  CopySixteen(&ring[step % kDiffStages][0][lane], tile.old_bytes.begin + at);
-  CopySixteen(&ring[step % kDiffStages][1][lane], tile.new_bytes.begin + at);
 }
 
 // Starts the copies of a tile's first steps. Of a tile that is not whole, nothing.
@@ -148,34 +69,10 @@ __device__ __forceinline__ void CopyFirstSteps(const TilePair& tile, uint32_t wa
   if (!tile.is_whole) return;
   const uint32_t start = warp * kWarpElements * tile.width + lane * 16;
 #pragma unroll
-  for (uint32_t step = 0; step + 1 < kDiffStages; ++step) {
-    CopyStep(tile, start + step * kSumBlockBytes, step, lane, ring);
+  for (uint32_t step = 0; step < kDiffStages; step += 2) {
+    CopySteps(tile, start + step * kSumBlockBytes, step, lane, ring);
     CommitCopies();
   }
-}
-
-// Packs the changes of a step behind the `found` ones before it. Returns their number.
-template <int kWidth>
-__device__ __forceinline__ uint32_t PackStep(const uint4& change, uint32_t mask, uint32_t found,
-                                             uint32_t lane, uint8_t* values) {
-  constexpr uint32_t kRoom = kWarpValueBytes / kWidth;
-  const uint32_t changed_lanes = __ballot_sync(kFullWarp, mask != 0);
-  if (changed_lanes == 0) return 0;
-  if (!__any_sync(kFullWarp, (mask & (mask - 1)) != 0)) {
-    // At most one change a lane, as nearly always where changes are few.
-    const uint32_t total = __popc(changed_lanes);
-    if (mask != 0 && found + total <= kRoom) {
-      const uint32_t at = found + __popc(changed_lanes & ((1u << lane) - 1));
-      StoreElement<kWidth>(change, mask, values + at * kWidth);
-    }
-    return total;
-  }
-  const uint32_t up_to = WarpInclusiveSum(__popc(mask), lane);
-  const uint32_t total = __shfl_sync(kFullWarp, up_to, kWarpLanes - 1);
-  if (found + total <= kRoom) {
-    PackElements<kWidth>(change, mask, values + (found + up_to - __popc(mask)) * kWidth);
-  }
-  return total;
 }
 
 // Compares a warp's eighth of a tile, whose first copies are under way if it is whole. kBoth: the
@@ -186,50 +83,59 @@ __device__ __forceinline__ uint32_t ReadEighth(const TilePair& tile, const DiffT
                                                uint32_t warp, uint32_t lane, RunningSums* sums,
                                                DiffShared& shared) {
   constexpr uint32_t kSteps = kWarpElements * kWidth / kSumBlockBytes;
-  constexpr uint32_t kGroup = kSteps < kWarpLanes ? kSteps : kWarpLanes;
   const TensorEntry& tensor = tables.tensors[tile.tensor_at];
   uint4(*const ring)[2][kWarpLanes] = shared.ring[warp];
+  Multipliers* const multipliers = shared.multipliers[warp];
   uint8_t* const values = shared.values[warp];
   const uint32_t start = warp * kWarpElements * kWidth;
   const uint64_t first_block =
       ((tile.number - tensor.first_tile) * kTileElementCount * kWidth + start) / kSumBlockBytes;
-  LaneMultipliers b;
-  b.Load(tables.multipliers, lane);
+  constexpr uint32_t kGroup = kSteps < kWarpLanes ? kSteps : kWarpLanes;
   uint32_t found = 0;
   for (uint32_t group = 0; group < kSteps; group += kGroup) {
-    const Multipliers own =
+    __syncwarp();
+    multipliers[lane] =
         BlockMultipliers(tensor.philox_key, tensor.philox_high, first_block + group + lane);
-#pragma unroll 2
-    for (uint32_t i = 0; i < kGroup; ++i) {
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t i = 0; i < kGroup; i += 2) {
       const uint32_t step = group + i;
       const uint32_t at = start + step * kSumBlockBytes + lane * 16;
-      uint4 before;
-      uint4 after;
+      uint4 before[2];
+      uint4 after[2];
       if constexpr (kWhole) {
-        const uint32_t ahead = step + kDiffStages - 1;
-        if (ahead < kSteps) {
-          CopyStep(tile, at + (kDiffStages - 1) * kSumBlockBytes, ahead, lane, ring);
+        WaitForCopies<1>();
+#pragma unroll
+        for (uint32_t k = 0; k < 2; ++k) {
+          before[k] = ring[(step + k) % kDiffStages][0][lane];
+          after[k] = ring[(step + k) % kDiffStages][1][lane];
+        }
+        // Each lane has read what it copied itself, so there is room for its next.
+        if (step + kDiffStages < kSteps) {
+          CopySteps(tile, at + kDiffStages * kSumBlockBytes, step, lane, ring);
         }
         CommitCopies();
-        WaitForCopies<kDiffStages - 1>();
-        before = ring[step % kDiffStages][0][lane];
-        after = ring[step % kDiffStages][1][lane];
       } else {
-        before = LoadSixteen(tile.old_bytes, at);
-        after = LoadSixteen(tile.new_bytes, at);
-      }
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const uint64_t a = Shuffle64(own.lane[k], i);
-        if constexpr (kBoth) sums->before[k] += a * Dot(b.b[k], before);
-        sums->after[k] += a * Dot(b.b[k], after);
+        for (uint32_t k = 0; k < 2; ++k) {
+          before[k] = LoadSixteen(tile.old_bytes, at + k * kSumBlockBytes);
+          after[k] = LoadSixteen(tile.new_bytes, at + k * kSumBlockBytes);
+        }
       }
-      const uint4 change = Xor(before, after);
-      const uint32_t mask = NonZeroMask<kWidth>(change);
-      StoreMask<kWidth>(
-          mask, lane,
-          reinterpret_cast<uint8_t*>(shared.bitmap) + (start + step * kSumBlockBytes) / kWidth / 8);
-      found += PackStep<kWidth>(change, mask, found, lane, values);
+      uint4 change[2];
+      uint32_t mask[2];
+#pragma unroll
+      for (uint32_t k = 0; k < 2; ++k) {
+        const Multipliers a = multipliers[i + k];
+        if constexpr (kBoth) sums->before.Add(a, before[k]);
+        sums->after.Add(a, after[k]);
+        change[k] = Xor(before[k], after[k]);
+        mask[k] = NonZeroMask<kWidth>(change[k]);
+        StoreMask<kWidth>(mask[k], lane,
+                          reinterpret_cast<uint8_t*>(shared.bitmap) +
+                              (start + (step + k) * kSumBlockBytes) / kWidth / 8);
+      }
+      found += PackSteps<kWidth>(change, mask, found, lane, values);
     }
   }
   return found;
@@ -420,17 +326,20 @@ __device__ __forceinline__ TilePair DiffOneTile(const DiffTables& tables, const 
 }
 
 // Adds a lane's sums to those of a tensor. All lanes of the warp.
-__device__ inline void FlushSums(TensorSumsEntry* entry, RunningSums* sums) {
+template <bool kBoth>
+__device__ __forceinline__ void FlushSums(const DiffTables& tables, uint32_t tensor_at,
+                                          const RunningSums& sums) {
+  const uint32_t lane = threadIdx.x % kWarpLanes;
+  TensorSumsEntry* const entry = &tables.sums[tensor_at];
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
-    const uint64_t before = WarpSum(sums->before[k]);
-    const uint64_t after = WarpSum(sums->after[k]);
-    if (threadIdx.x % kWarpLanes == 0) {
-      atomicAdd(&entry->before[k], static_cast<unsigned long long>(before));
+    const uint64_t before = kBoth ? WarpSum(sums.before.Total(tables.multipliers, lane, k)) : 0;
+    const uint64_t after = WarpSum(sums.after.Total(tables.multipliers, lane, k));
+    if (lane == 0) {
+      if (kBoth) atomicAdd(&entry->before[k], static_cast<unsigned long long>(before));
       atomicAdd(&entry->after[k], static_cast<unsigned long long>(after));
     }
   }
-  *sums = RunningSums();
 }
 
 // A grid of any size: blocks take the next tile until there is none. kBoth: both sides are summed,
@@ -447,8 +356,9 @@ __global__ void __launch_bounds__(kDiffThreads, kDiffBlocksPerMultiprocessor)
   while (tile.number < tables.tile_count) {
     if (threadIdx.x == 0) shared.next_tile = gridDim.x + atomicAdd(&tables.counters->next_tile, 1u);
     if (tile.tensor_at != open_tensor) {
-      if (open_tensor != UINT32_MAX) FlushSums(&tables.sums[open_tensor], &sums);
+      if (open_tensor != UINT32_MAX) FlushSums<kBoth>(tables, open_tensor, sums);
       open_tensor = tile.tensor_at;
+      sums = RunningSums();
     }
     switch (tile.width) {
       case 1:
@@ -466,7 +376,7 @@ __global__ void __launch_bounds__(kDiffThreads, kDiffBlocksPerMultiprocessor)
     }
     __syncthreads();
   }
-  if (open_tensor != UINT32_MAX) FlushSums(&tables.sums[open_tensor], &sums);
+  if (open_tensor != UINT32_MAX) FlushSums<kBoth>(tables, open_tensor, sums);
 }
 
 }  // namespace wstore::cuda

@@ -9,7 +9,9 @@
 
 namespace wstore::cuda {
 
-inline constexpr uint32_t kDigestThreads = 128;
+// One block a multiprocessor, for all leaves: see LeafKernel.
+inline constexpr uint32_t kLeafThreads = 1024;
+inline constexpr uint32_t kRootThreads = 128;
 
 // FIPS 180-4.
 __device__ constexpr uint32_t kShaConstants[64] = {
@@ -35,6 +37,18 @@ __device__ __forceinline__ uint32_t SwapBytes(uint32_t value) {
   return __byte_perm(value, 0, 0x0123);
 }
 
+// A sum, taken by the multipliers: shifts and logic keep the adders' pipe busy.
+__device__ __forceinline__ uint32_t AddAside(uint32_t x, uint32_t y) {
+#if defined(__CUDA_ARCH__)
+  // One, as only the launch knows.
+  uint32_t sum;
+  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(sum) : "r"(x), "r"(gridDim.y), "r"(y));
+  return sum;
+#else
+  return x + y;
+#endif
+}
+
 // One block of sixteen big-endian words, which are overwritten.
 __device__ __forceinline__ void ShaBlock(ShaState* state, uint32_t (&w)[16]) {
   uint32_t a = state->h[0], b = state->h[1], c = state->h[2], d = state->h[3];
@@ -44,17 +58,19 @@ __device__ __forceinline__ void ShaBlock(ShaState* state, uint32_t (&w)[16]) {
     if (i >= 16) {
       const uint32_t x = w[(i + 1) % 16];
       const uint32_t y = w[(i + 14) % 16];
-      w[i % 16] += (RotateRight(x, 7) ^ RotateRight(x, 18) ^ x >> 3) + w[(i + 9) % 16] +
-                   (RotateRight(y, 17) ^ RotateRight(y, 19) ^ y >> 10);
+      const uint32_t mixed = AddAside(RotateRight(x, 7) ^ RotateRight(x, 18) ^ x >> 3,
+                                      RotateRight(y, 17) ^ RotateRight(y, 19) ^ y >> 10);
+      w[i % 16] = AddAside(AddAside(w[(i + 9) % 16], w[i % 16]), mixed);
     }
-    const uint32_t first = h + (RotateRight(e, 6) ^ RotateRight(e, 11) ^ RotateRight(e, 25)) +
-                           ((e & f) ^ (~e & g)) + kShaConstants[i] + w[i % 16];
+    const uint32_t first = AddAside(w[i % 16], AddAside(kShaConstants[i], h)) +
+                           (RotateRight(e, 6) ^ RotateRight(e, 11) ^ RotateRight(e, 25)) +
+                           ((e & f) ^ (~e & g));
     const uint32_t second = (RotateRight(a, 2) ^ RotateRight(a, 13) ^ RotateRight(a, 22)) +
                             ((a & b) ^ (a & c) ^ (b & c));
     h = g;
     g = f;
     f = e;
-    e = d + first;
+    e = AddAside(first, d);
     d = c;
     c = b;
     b = a;
@@ -109,14 +125,16 @@ __device__ inline ShaState LeafHash(const uint8_t* data, uint32_t size) {
   return state;
 }
 
-// A grid of any size.
-__global__ void __launch_bounds__(kDigestThreads) LeafKernel(const DiffTables tables) {
+// A grid of any size. Warps of leaves go round the multiprocessors: there may be no more than two
+// for each of their parts, and small blocks were not spread that evenly.
+__global__ void __launch_bounds__(kLeafThreads, 1) LeafKernel(const DiffTables tables) {
   if (tables.counters->slab_used > tables.slab_bytes) return;
   // Whole leaves, and behind them the others, so that the threads of a warp have equal work.
   const uint32_t whole = tables.counters->whole_leaves;
   const uint32_t all = whole + tables.counters->last_leaves;
-  for (uint32_t i = blockIdx.x * kDigestThreads + threadIdx.x; i < all;
-       i += gridDim.x * kDigestThreads) {
+  const uint32_t warp = threadIdx.x / kWarpLanes * gridDim.x + blockIdx.x;
+  for (uint32_t i = warp * kWarpLanes + threadIdx.x % kWarpLanes; i < all;
+       i += gridDim.x * kLeafThreads) {
     const LeafJob job = tables.leaves[i < whole ? i : tables.max_leaves - 1 - (i - whole)];
     const ShaState state = LeafHash(tables.slab + job.slab_at, job.bytes);
 #pragma unroll
@@ -152,10 +170,10 @@ __device__ inline ShaState RootHash(const uint32_t* leaves, uint32_t count, uint
 }
 
 // A grid of any size.
-__global__ void __launch_bounds__(kDigestThreads) RootKernel(const DiffTables tables) {
+__global__ void __launch_bounds__(kRootThreads) RootKernel(const DiffTables tables) {
   if (tables.counters->slab_used > tables.slab_bytes) return;
-  for (uint64_t i = blockIdx.x * kDigestThreads + threadIdx.x; i < tables.tile_count;
-       i += gridDim.x * kDigestThreads) {
+  for (uint64_t i = blockIdx.x * kRootThreads + threadIdx.x; i < tables.tile_count;
+       i += gridDim.x * kRootThreads) {
     const TileRecord& tile = tables.tiles[i];
     if (tile.bytes == 0) {
       // The digests of all tiles are copied in one piece.

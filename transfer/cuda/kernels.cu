@@ -5,6 +5,7 @@
 #include "absl/status/statusor.h"
 #include "common/status_macros.h"
 #include "transfer/cuda/apply_kernel.cuh"
+#include "transfer/cuda/assemble_kernels.cuh"
 #include "transfer/cuda/audit_kernel.cuh"
 #include "transfer/cuda/chunk_kernels.cuh"
 #include "transfer/cuda/diff_kernel.cuh"
@@ -37,7 +38,7 @@ absl::Status StartDiff(const DiffTables& tables, uint32_t blocks, CudaStream str
 }
 
 constexpr uint32_t kSealBlocksPerMultiprocessor = 16;
-constexpr uint32_t kDigestBlocksPerMultiprocessor = 16;
+constexpr uint32_t kRootBlocksPerMultiprocessor = 16;
 constexpr uint32_t kMoveBlocksPerMultiprocessor = 8;
 
 }  // namespace
@@ -65,16 +66,13 @@ absl::Status LaunchChunks(const DiffTables& tables, CudaStream stream) {
 
 absl::Status LaunchDigests(const DiffTables& tables, CudaStream stream) {
   if (tables.tile_count == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const uint32_t leaf_blocks,
-                   FillDevice(kDigestBlocksPerMultiprocessor,
-                              (tables.max_leaves + kDigestThreads - 1) / kDigestThreads));
+  ASSIGN_OR_RETURN(const uint32_t leaf_blocks, FillDevice(1, tables.max_leaves));
   RETURN_IF_ERROR(
-      Launch("the launch of LeafKernel", LeafKernel, leaf_blocks, kDigestThreads, stream, tables));
+      Launch("the launch of LeafKernel", LeafKernel, leaf_blocks, kLeafThreads, stream, tables));
   ASSIGN_OR_RETURN(const uint32_t root_blocks,
-                   FillDevice(kDigestBlocksPerMultiprocessor,
-                              (tables.tile_count + kDigestThreads - 1) / kDigestThreads));
-  return Launch("the launch of RootKernel", RootKernel, root_blocks, kDigestThreads, stream,
-                tables);
+                   FillDevice(kRootBlocksPerMultiprocessor,
+                              (tables.tile_count + kRootThreads - 1) / kRootThreads));
+  return Launch("the launch of RootKernel", RootKernel, root_blocks, kRootThreads, stream, tables);
 }
 
 absl::Status LaunchMove(const DiffTables& tables, CudaStream stream) {

@@ -63,7 +63,7 @@ __device__ __forceinline__ uint4 LoadSixteen(const TileBytes& tile, uint32_t at)
 __device__ __forceinline__ void CopySixteen(uint4* shared, const uint8_t* from) {
 #if defined(__CUDA_ARCH__)
   const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 #else
   *shared = *reinterpret_cast<const uint4*>(from);
 #endif

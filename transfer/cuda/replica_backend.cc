@@ -73,9 +73,10 @@ class CudaBackend final : public MemoryBackend {
 
  private:
   absl::Status GrowUnits(uint64_t units);
-  cuda::ReplicaTables Tables(uint64_t units) const;
-  // Sends a table of units and zeroes their sums. With unit_mutex_.
-  absl::Status SendUnits(absl::Span<const Unit> units);
+  cuda::ReplicaTables Tables(uint64_t units, uint64_t groups) const;
+  // Sends a table of units and zeroes their sums. Returns the number of their groups. With
+  // unit_mutex_.
+  absl::StatusOr<uint64_t> SendUnits(absl::Span<const Unit> units);
   absl::Status LoadSpan(const DenseSource& source, uint32_t span, uint64_t* loaded);
 
   const CudaStream stream_;
@@ -207,18 +208,19 @@ absl::Status CudaBackend::Prepare(absl::Span<const Unit> units) {
   return GrowUnits(units.size());
 }
 
-cuda::ReplicaTables CudaBackend::Tables(uint64_t units) const {
+cuda::ReplicaTables CudaBackend::Tables(uint64_t units, uint64_t groups) const {
   return {binding_.cells.get(),
           units_.get(),
           binding_.multipliers.get(),
           unit_sums_.get(),
           group_sums_.get(),
           {binding_.unit_key[0], binding_.unit_key[1]},
+          groups,
           static_cast<uint32_t>(units),
           0};
 }
 
-absl::Status CudaBackend::SendUnits(absl::Span<const Unit> units) {
+absl::StatusOr<uint64_t> CudaBackend::SendUnits(absl::Span<const Unit> units) {
   if (units.size() > units_.count()) {
     return absl::InternalError(
         absl::StrCat(units.size(), " units, of which ", units_.count(), " were accepted"));
@@ -231,7 +233,8 @@ absl::Status CudaBackend::SendUnits(absl::Span<const Unit> units) {
     groups += unit.group_count;
   }
   RETURN_IF_ERROR(CopyAsync(host_units_.get(), units_.get(), units.size(), stream_));
-  return ZeroAsync(unit_sums_.get(), units.size(), stream_);
+  RETURN_IF_ERROR(ZeroAsync(unit_sums_.get(), units.size(), stream_));
+  return groups;
 }
 
 absl::Status CudaBackend::Read(const MemoryPass& pass, absl::Span<Unit> units,
@@ -247,9 +250,9 @@ absl::Status CudaBackend::Read(const MemoryPass& pass, absl::Span<Unit> units,
       groups += units[count++].group_count;
     }
     std::lock_guard<std::mutex> lock(unit_mutex_);
-    RETURN_IF_ERROR(SendUnits(units.first(count)));
+    RETURN_IF_ERROR(SendUnits(units.first(count)).status());
     RETURN_IF_ERROR(ZeroAsync(group_sums_.get(), groups, stream_));
-    RETURN_IF_ERROR(cuda::LaunchRead(Tables(count), stream_));
+    RETURN_IF_ERROR(cuda::LaunchRead(Tables(count, groups), stream_));
     RETURN_IF_ERROR(CopyAsync(unit_sums_.get(), host_unit_sums_.get(), count, stream_));
     RETURN_IF_ERROR(CopyAsync(group_sums_.get(), host_group_sums_.get(), groups, stream_));
     RETURN_IF_ERROR(Synchronize(stream_));
@@ -264,8 +267,8 @@ absl::Status CudaBackend::Read(const MemoryPass& pass, absl::Span<Unit> units,
 absl::Status CudaBackend::Exchange(absl::Span<const Unit> units, absl::Span<UnitOutcome> outcomes) {
   if (units.empty()) return absl::OkStatus();
   std::lock_guard<std::mutex> lock(unit_mutex_);
-  RETURN_IF_ERROR(SendUnits(units));
-  RETURN_IF_ERROR(cuda::LaunchExchange(Tables(units.size()), verify_writes_, stream_));
+  ASSIGN_OR_RETURN(const uint64_t groups, SendUnits(units));
+  RETURN_IF_ERROR(cuda::LaunchExchange(Tables(units.size(), groups), verify_writes_, stream_));
   // From here on it may have written, whatever is answered.
   absl::Status status = CopyAsync(unit_sums_.get(), host_unit_sums_.get(), units.size(), stream_);
   status.Update(Synchronize(stream_));
@@ -289,7 +292,7 @@ absl::Status CudaBackend::Audit(const MemoryPass& pass, absl::Span<Fingerprint> 
   for (uint64_t first = 0; first < stretches; first += kAuditStretches) {
     if (pass.is_over()) return Closed();
     RETURN_IF_ERROR(
-        cuda::LaunchCells(Tables(0), binding_.stretches.get() + first,
+        cuda::LaunchCells(Tables(0, 0), binding_.stretches.get() + first,
                           static_cast<uint32_t>(std::min(kAuditStretches, stretches - first)),
                           binding_.cell_sums.get(), stream_));
     RETURN_IF_ERROR(Synchronize(stream_));
@@ -323,7 +326,7 @@ absl::Status CudaBackend::LoadSpan(const DenseSource& source, uint32_t span, uin
     ++*loaded;
     RETURN_IF_ERROR(tiles->ReadTile(place, dense));
     for (const uint32_t cell : cells) {
-      RETURN_IF_ERROR(cuda::LaunchWriteCell(Tables(0), cell, dense, begin, count, stream_));
+      RETURN_IF_ERROR(cuda::LaunchWriteCell(Tables(0, 0), cell, dense, begin, count, stream_));
     }
   }
   return absl::OkStatus();

@@ -7,16 +7,26 @@ namespace wstore::cuda {
 
 absl::Status LaunchRead(const ReplicaTables& tables, CudaStream stream) {
   if (tables.unit_count == 0) return absl::OkStatus();
-  return Launch("the launch of UnitKernel, to read", UnitKernel<UnitWork::kRead>,
+  return Launch("the launch of UnitKernel, to read", UnitKernel<UnitWork::kRead, kUnitParts>,
                 tables.unit_count * kUnitParts, kUnitThreads, stream, tables);
 }
 
 absl::Status LaunchExchange(const ReplicaTables& tables, bool is_checked, CudaStream stream) {
   if (tables.unit_count == 0) return absl::OkStatus();
-  return Launch(
-      "the launch of UnitKernel, to exchange",
-      is_checked ? UnitKernel<UnitWork::kExchange> : UnitKernel<UnitWork::kExchangeUnchecked>,
-      tables.unit_count * kUnitParts, kUnitThreads, stream, tables);
+  const bool is_sparse = tables.group_count / tables.unit_count >= kSparseUnitGroups;
+  const auto launch = [&](auto kernel, uint32_t parts) {
+    return Launch("the launch of UnitKernel, to exchange", kernel, tables.unit_count * parts,
+                  kUnitThreads, stream, tables);
+  };
+  constexpr auto kChecked = UnitWork::kExchange;
+  constexpr auto kUnchecked = UnitWork::kExchangeUnchecked;
+  if (is_sparse) {
+    return launch(is_checked ? UnitKernel<kChecked, kSparseUnitParts>
+                             : UnitKernel<kUnchecked, kSparseUnitParts>,
+                  kSparseUnitParts);
+  }
+  return launch(is_checked ? UnitKernel<kChecked, kUnitParts> : UnitKernel<kUnchecked, kUnitParts>,
+                kUnitParts);
 }
 
 absl::Status LaunchCells(const ReplicaTables& tables, const CellStretch* stretches, uint32_t count,

@@ -15,10 +15,14 @@ inline constexpr uint32_t kUnitThreads = 256;
 inline constexpr uint32_t kUnitWarps = kUnitThreads / kWarpLanes;
 // Entries that a thread has under way at a time.
 inline constexpr uint32_t kEntriesAtOnce = 4;
-// A unit with fewer groups is worked on group by group, by the whole block.
-inline constexpr uint32_t kManyGroups = 2 * kUnitWarps;
-// Blocks that share a unit: a small update has few units, and a large one is spread more evenly.
-inline constexpr uint32_t kUnitParts = 8;
+// Groups are cut into slices, and a warp works on one at a time.
+inline constexpr uint32_t kSliceEntries = kWarpLanes * kEntriesAtOnce;
+// Blocks that share a unit. Where groups have few entries, and these lie far apart, memory answers
+// faster if what is under way at a time lies close together: then more blocks share one.
+inline constexpr uint32_t kUnitParts = 16;
+inline constexpr uint32_t kSparseUnitParts = 40;
+// A unit with so many groups has few entries in each.
+inline constexpr uint32_t kSparseUnitGroups = 16;
 
 enum class UnitWork {
   kRead,               // sums of what is there and of what would be, by unit and by group
@@ -84,70 +88,68 @@ struct EntryColumns {
   }
 };
 
-// Entries first, first + step, ... of one group.
+// A slice of one group: for each lane, the entry `at` and every 32nd from there.
 template <UnitWork kWork, typename Element>
-__device__ __forceinline__ void WorkOnGroup(const ReplicaTables& tables, const CellEntry& cell,
+__device__ __forceinline__ void WorkOnSlice(const ReplicaTables& tables, const CellEntry& cell,
                                             const EntryColumns<Element>& entries,
-                                            uint64_t first_index, uint32_t first, uint32_t step,
-                                            Sums* unit, Sums* fingerprints) {
-  for (uint32_t at = first; at < entries.group.count; at += kEntriesAtOnce * step) {
-    Element* places[kEntriesAtOnce];
-    Element before[kEntriesAtOnce];
-    Element values[kEntriesAtOnce];
+                                            uint64_t first_index, uint32_t at, Sums* unit,
+                                            Sums* fingerprints) {
+  Element* places[kEntriesAtOnce];
+  Element before[kEntriesAtOnce];
+  Element values[kEntriesAtOnce];
+#pragma unroll
+  for (uint32_t i = 0; i < kEntriesAtOnce; ++i) {
+    const uint32_t entry = at + i * kWarpLanes;
+    const bool is_there = entry < entries.group.count;
+    places[i] = is_there ? entries.Place(entry) : nullptr;
+    values[i] = is_there ? entries.values[entry] : Element{0};
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < kEntriesAtOnce; ++i) {
+    before[i] = places[i] != nullptr ? *places[i] : Element{0};
+  }
+  if constexpr (kWork != UnitWork::kRead) {
 #pragma unroll
     for (uint32_t i = 0; i < kEntriesAtOnce; ++i) {
-      const uint32_t entry = at + i * step;
-      const bool is_there = entry < entries.group.count;
-      places[i] = is_there ? entries.Place(entry) : nullptr;
-      values[i] = is_there ? entries.values[entry] : Element{0};
+      if (places[i] != nullptr) *places[i] = static_cast<Element>(before[i] ^ values[i]);
     }
+  }
 #pragma unroll
-    for (uint32_t i = 0; i < kEntriesAtOnce; ++i) {
-      before[i] = places[i] != nullptr ? *places[i] : Element{0};
+  for (uint32_t i = 0; i < kEntriesAtOnce; ++i) {
+    if (places[i] == nullptr) continue;
+    const uint32_t entry = at + i * kWarpLanes;
+    Element after = static_cast<Element>(before[i] ^ values[i]);
+    if constexpr (kWork == UnitWork::kExchange) {
+      // Volatile: from memory again, not what was just written to it.
+      after = *static_cast<volatile Element*>(places[i]);
     }
-    if constexpr (kWork != UnitWork::kRead) {
+    const Multipliers m = EntryMultipliers(tables.unit_key, first_index + entry);
 #pragma unroll
-      for (uint32_t i = 0; i < kEntriesAtOnce; ++i) {
-        if (places[i] != nullptr) *places[i] = static_cast<Element>(before[i] ^ values[i]);
-      }
+    for (int k = 0; k < 2; ++k) {
+      unit->before[k] += m.lane[k] * before[i];
+      unit->after[k] += m.lane[k] * after;
     }
-#pragma unroll
-    for (uint32_t i = 0; i < kEntriesAtOnce; ++i) {
-      if (places[i] == nullptr) continue;
-      const uint32_t entry = at + i * step;
-      Element after = static_cast<Element>(before[i] ^ values[i]);
-      if constexpr (kWork == UnitWork::kExchange) {
-        // Volatile: from memory again, not what was just written to it.
-        after = *static_cast<volatile Element*>(places[i]);
-      }
-      const Multipliers m = EntryMultipliers(tables.unit_key, first_index + entry);
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        unit->before[k] += m.lane[k] * before[i];
-        unit->after[k] += m.lane[k] * after;
-      }
-      if constexpr (kWork == UnitWork::kRead) {
-        if (values[i] == 0) continue;
-        const uint64_t element =
-            uint64_t{entries.group.tile} * kTileElementCount + entries.Offset(entry);
-        AddFingerprint(cell, tables.multipliers, element, before[i], fingerprints->before);
-        AddFingerprint(cell, tables.multipliers, element, after, fingerprints->after);
-      }
+    if constexpr (kWork == UnitWork::kRead) {
+      if (values[i] == 0) continue;
+      const uint64_t element =
+          uint64_t{entries.group.tile} * kTileElementCount + entries.Offset(entry);
+      AddFingerprint(cell, tables.multipliers, element, before[i], fingerprints->before);
+      AddFingerprint(cell, tables.multipliers, element, after, fingerprints->after);
     }
   }
 }
 
 template <UnitWork kWork, typename Element>
-__device__ __forceinline__ void StartGroup(const ReplicaTables& tables, const UnitEntry& unit,
+__device__ __forceinline__ void StartSlice(const ReplicaTables& tables, const UnitEntry& unit,
                                            const GroupEntry& group, const CellEntry& cell,
-                                           uint64_t first_index, uint32_t first, uint32_t step,
-                                           Sums* sums, Sums* fingerprints) {
+                                           uint64_t first_index, uint32_t at, Sums* sums,
+                                           Sums* fingerprints) {
   const EntryColumns<Element> entries{
       reinterpret_cast<Element*>(reinterpret_cast<uintptr_t>(cell.buffer) +
                                  group.local_base * sizeof(Element)),
       reinterpret_cast<const Element*>(unit.columns.values + uint64_t{group.values_at} * 8),
       &unit.columns, group};
-  WorkOnGroup<kWork, Element>(tables, cell, entries, first_index, first, step, sums, fingerprints);
+  WorkOnSlice<kWork, Element>(tables, cell, entries, first_index, at, sums, fingerprints);
 }
 
 // Adds a lane's sums to an entry. All lanes of the warp.
@@ -163,46 +165,88 @@ __device__ inline void AddWarpSums(const Sums& sums, SumsEntry* entry) {
   }
 }
 
-// kUnitParts thread blocks a unit. Needs the sums zeroed.
+// Works on group `number` of a unit from entry `first` on. All lanes of the warp.
 template <UnitWork kWork>
-__global__ void __launch_bounds__(kUnitThreads, 4) UnitKernel(const ReplicaTables tables) {
-  const UnitEntry unit = tables.units[blockIdx.x / kUnitParts];
-  const uint32_t part = blockIdx.x % kUnitParts;
-  const uint32_t lane = threadIdx.x % kWarpLanes;
-  const bool by_warp = unit.group_count >= kManyGroups;
-  const uint32_t first = by_warp ? lane : part * kUnitThreads + threadIdx.x;
-  const uint32_t step = by_warp ? kWarpLanes : kUnitParts * kUnitThreads;
-  Sums sums;
-  for (uint32_t g = by_warp ? part * kUnitWarps + threadIdx.x / kWarpLanes : 0;
-       g < unit.group_count; g += by_warp ? kUnitParts * kUnitWarps : 1) {
-    const GroupEntry group = unit.columns.groups[unit.first_group + g];
-    const CellEntry& cell = tables.cells[group.cell];
-    // A unit has less than 2^32 entries in groups of less than 2^17.
-    const uint64_t first_index = uint64_t{g} << 17;
-    Sums fingerprints;
-    switch (cell.element_bytes) {
-      case 1:
-        StartGroup<kWork, uint8_t>(tables, unit, group, cell, first_index, first, step, &sums,
-                                   &fingerprints);
-        break;
-      case 2:
-        StartGroup<kWork, uint16_t>(tables, unit, group, cell, first_index, first, step, &sums,
-                                    &fingerprints);
-        break;
-      case 4:
-        StartGroup<kWork, uint32_t>(tables, unit, group, cell, first_index, first, step, &sums,
-                                    &fingerprints);
-        break;
-      default:
-        StartGroup<kWork, unsigned long long>(tables, unit, group, cell, first_index, first, step,
-                                              &sums, &fingerprints);
-        break;
-    }
-    if constexpr (kWork == UnitWork::kRead) {
-      AddWarpSums(fingerprints, &tables.group_sums[unit.sums_at + g]);
+__device__ __forceinline__ void WorkOnGroup(const ReplicaTables& tables, const UnitEntry& unit,
+                                            uint32_t number, uint32_t first, Sums* sums) {
+  const GroupEntry group = unit.columns.groups[unit.first_group + number];
+  const CellEntry& cell = tables.cells[group.cell];
+  const uint32_t at = first + threadIdx.x % kWarpLanes;
+  // A unit has less than 2^32 entries in groups of less than 2^17.
+  const uint64_t first_index = uint64_t{number} << 17;
+  Sums fingerprints;
+  switch (cell.element_bytes) {
+    case 1:
+      StartSlice<kWork, uint8_t>(tables, unit, group, cell, first_index, at, sums, &fingerprints);
+      break;
+    case 2:
+      StartSlice<kWork, uint16_t>(tables, unit, group, cell, first_index, at, sums, &fingerprints);
+      break;
+    case 4:
+      StartSlice<kWork, uint32_t>(tables, unit, group, cell, first_index, at, sums, &fingerprints);
+      break;
+    default:
+      StartSlice<kWork, unsigned long long>(tables, unit, group, cell, first_index, at, sums,
+                                            &fingerprints);
+      break;
+  }
+  if constexpr (kWork == UnitWork::kRead) {
+    AddWarpSums(fingerprints, &tables.group_sums[unit.sums_at + number]);
+  }
+}
+
+// Adds the sums of a block to an entry. All threads of the block.
+__device__ inline void AddBlockSums(const Sums& sums, SumsEntry* entry) {
+  __shared__ unsigned long long parts[4][kUnitWarps];
+  const uint32_t warp = threadIdx.x / kWarpLanes;
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const uint64_t before = WarpSum(sums.before[k]);
+    const uint64_t after = WarpSum(sums.after[k]);
+    if (threadIdx.x % kWarpLanes == 0) {
+      parts[k][warp] = before;
+      parts[2 + k][warp] = after;
     }
   }
-  AddWarpSums(sums, &tables.unit_sums[blockIdx.x / kUnitParts]);
+  __syncthreads();
+  if (threadIdx.x >= 4) return;
+  unsigned long long sum = 0;
+  for (uint32_t i = 0; i < kUnitWarps; ++i) sum += parts[threadIdx.x][i];
+  atomicAdd(threadIdx.x < 2 ? &entry->before[threadIdx.x] : &entry->after[threadIdx.x - 2], sum);
+}
+
+// Thread blocks that run at a time on a multiprocessor: more for entries that lie close together.
+template <UnitWork kWork, uint32_t kParts>
+constexpr uint32_t UnitBlocks() {
+  return kWork != UnitWork::kRead && kParts == kUnitParts ? 5 : 4;
+}
+
+// kParts thread blocks a unit, whose warps take its slices in turn. Needs the sums zeroed.
+template <UnitWork kWork, uint32_t kParts>
+__global__ void __launch_bounds__(kUnitThreads, UnitBlocks<kWork, kParts>())
+    UnitKernel(const ReplicaTables tables) {
+  const UnitEntry& unit = tables.units[blockIdx.x / kParts];
+  const uint32_t lane = threadIdx.x % kWarpLanes;
+  Sums sums;
+  // This warp's next slice, counted from the first of the groups looked at.
+  uint32_t next = blockIdx.x % kParts * kUnitWarps + threadIdx.x / kWarpLanes;
+  for (uint32_t base = 0; base < unit.group_count; base += kWarpLanes) {
+    const uint32_t number = base + lane;
+    const uint32_t slices =
+        number < unit.group_count
+            ? (unit.columns.groups[unit.first_group + number].count + kSliceEntries - 1) /
+                  kSliceEntries
+            : 0;
+    const uint32_t up_to = WarpInclusiveSum(slices, lane);
+    const uint32_t all = __shfl_sync(kFullWarp, up_to, kWarpLanes - 1);
+    for (; next < all; next += kParts * kUnitWarps) {
+      const uint32_t group = __popc(__ballot_sync(kFullWarp, up_to <= next));
+      const uint32_t first = next - __shfl_sync(kFullWarp, up_to - slices, static_cast<int>(group));
+      WorkOnGroup<kWork>(tables, unit, base + group, first * kSliceEntries, &sums);
+    }
+    next -= all;
+  }
+  AddBlockSums(sums, &tables.unit_sums[blockIdx.x / kParts]);
 }
 
 // Where an element of a cell's loop nest is.
@@ -242,9 +286,8 @@ __device__ __forceinline__ bool IsOneRun(const CellEntry& cell) {
 }
 
 // Sums bytes [begin, end) of a tensor, of which `begin` is at `data`. A warp.
-__device__ inline void SumBytes(const CellEntry& cell, const LaneMultipliers& b,
-                                const uint8_t* data, uint64_t begin, uint64_t end, uint32_t lane,
-                                uint64_t (&sums)[2]) {
+__device__ inline void SumBytes(const CellEntry& cell, const uint8_t* data, uint64_t begin,
+                                uint64_t end, uint32_t lane, WordSums* sums) {
   const uint64_t first_block = begin / kSumBlockBytes;
   const uint64_t last_block = (end - 1) / kSumBlockBytes;
   for (uint64_t group = first_block; group <= last_block; group += kWarpLanes) {
@@ -277,8 +320,7 @@ __device__ inline void SumBytes(const CellEntry& cell, const LaneMultipliers& b,
         }
         words = make_uint4(bytes[0], bytes[1], bytes[2], bytes[3]);
       }
-#pragma unroll
-      for (int k = 0; k < 2; ++k) sums[k] += Shuffle64(own.lane[k], i) * Dot(b.b[k], words);
+      sums->Add({{Shuffle64(own.lane[0], i), Shuffle64(own.lane[1], i)}}, words);
     }
   }
 }
@@ -292,18 +334,19 @@ __global__ void __launch_bounds__(kUnitThreads)
   const uint32_t warp = threadIdx.x / kWarpLanes;
   uint64_t sums[2] = {0, 0};
   if (IsOneRun(cell)) {
-    LaneMultipliers b;
-    b.Load(tables.multipliers, lane);
+    WordSums words;
     const uint64_t width = cell.element_bytes;
     const uint64_t part =
         RoundUp((stretch.end - stretch.begin + kUnitWarps - 1) / kUnitWarps, kSumBlockBytes);
     const uint64_t begin = stretch.begin + warp * part;
     const uint64_t end = begin + part < stretch.end ? begin + part : stretch.end;
     if (begin < end) {
-      SumBytes(cell, b, cell.buffer + (cell.local_offset + begin) * width,
+      SumBytes(cell, cell.buffer + (cell.local_offset + begin) * width,
                (cell.checkpoint_offset + begin) * width, (cell.checkpoint_offset + end) * width,
-               lane, sums);
+               lane, &words);
     }
+#pragma unroll
+    for (int k = 0; k < 2; ++k) sums[k] = words.Total(tables.multipliers, lane, k);
   } else {
     for (uint64_t i = stretch.begin + threadIdx.x; i < stretch.end; i += kUnitThreads) {
       const CellPlace place = PlaceOf(cell, i);

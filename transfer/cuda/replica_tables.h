@@ -83,6 +83,7 @@ struct ReplicaTables {
   SumsEntry* unit_sums;                   // by unit
   SumsEntry* group_sums;                  // see UnitEntry::sums_at
   uint64_t unit_key[2];                   // of the sums of units
+  uint64_t group_count;                   // of all units
   uint32_t unit_count;
   uint32_t reserved;
 };

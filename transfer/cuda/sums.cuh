@@ -1,4 +1,6 @@
-// The fingerprint on the device: dot products with B in registers, A by the warp.
+// The fingerprint on the device. A lane reads the same four words of every block of 512 bytes, so
+// it keeps, for each of them, the sum of A x word over all blocks; each is multiplied by its B only
+// at the end. A comes by the warp.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +10,28 @@
 
 namespace wstore::cuda {
 
-// B of the four words that a lane reads in every block of 512 bytes.
-struct LaneMultipliers {
-  uint64_t b[2][4];
+struct WordSums {
+  uint64_t sums[2][4] = {};
 
-  __device__ __forceinline__ void Load(const unsigned long long* all, uint32_t lane) {
+  // a: of the block that `words` are from.
+  __device__ __forceinline__ void Add(const Multipliers& a, const uint4& words) {
 #pragma unroll
-    for (uint32_t i = 0; i < 4; ++i) {
-      b[0][i] = all[4 * lane + i];
-      b[1][i] = all[128 + 4 * lane + i];
+    for (int k = 0; k < 2; ++k) {
+      AddProduct(a.lane[k], words.x, &sums[k][0]);
+      AddProduct(a.lane[k], words.y, &sums[k][1]);
+      AddProduct(a.lane[k], words.z, &sums[k][2]);
+      AddProduct(a.lane[k], words.w, &sums[k][3]);
     }
   }
-};
 
-// The sum of word x B over a lane's four words of one block.
-__device__ __forceinline__ uint64_t Dot(const uint64_t (&b)[4], const uint4& words) {
-  return b[0] * words.x + b[1] * words.y + b[2] * words.z + b[3] * words.w;
-}
+  // This lane's part of lane `k` of the fingerprint. b: DiffTables::multipliers.
+  __device__ __forceinline__ uint64_t Total(const unsigned long long* b, uint32_t lane,
+                                            int k) const {
+    uint64_t total = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) total += b[128 * k + 4 * lane + i] * sums[k][i];
+    return total;
+  }
+};
 
 }  // namespace wstore::cuda

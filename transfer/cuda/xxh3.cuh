@@ -58,8 +58,28 @@ __device__ __forceinline__ uint64_t XxhStart(uint32_t lane) {
   return start;
 }
 
-__device__ __forceinline__ uint64_t XxhScramble(uint64_t sum, uint32_t lane) {
-  return (sum ^ sum >> 47 ^ kXxhSecret[16 + lane]) * kXxhPrime32[0];
+// One step of the chain: the sum is scrambled, (sum ^ sum >> 47 ^ secret) x prime, and the sum of
+// the next KiB is added. The chain waits for nothing but itself, so its links are few: two for the
+// lower half, and a multiplication that adds everything else.
+__device__ __forceinline__ uint64_t XxhStep(uint64_t sum, uint64_t secret, uint64_t next) {
+  const uint32_t high = static_cast<uint32_t>(sum >> 32);
+  const uint32_t low = static_cast<uint32_t>(sum) ^ high >> 15 ^ static_cast<uint32_t>(secret);
+  constexpr auto kPrime = static_cast<uint32_t>(kXxhPrime32[0]);
+  const uint32_t upper =
+      (high ^ static_cast<uint32_t>(secret >> 32)) * kPrime + static_cast<uint32_t>(next >> 32);
+#if defined(__CUDA_ARCH__)
+  // Volatile: the compiler would take the sum apart, and loads out of their order.
+  uint32_t lower_sum;
+  uint32_t upper_sum;
+  asm volatile(
+      "mad.lo.cc.u32 %0, %2, %3, %4;\n"
+      "madc.hi.u32 %1, %2, %3, %5;"
+      : "=r"(lower_sum), "=r"(upper_sum)
+      : "r"(low), "r"(kPrime), "r"(static_cast<uint32_t>(next)), "r"(upper));
+  return uint64_t{upper_sum} << 32 | lower_sum;
+#else
+  return uint64_t{low} * kPrime + (uint64_t{upper} << 32 | static_cast<uint32_t>(next));
+#endif
 }
 
 // Words 2i and 2i + 1 of a stream, mixed.

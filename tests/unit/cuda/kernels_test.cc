@@ -8,6 +8,7 @@
 #include "tests/support/random.h"
 #include "tests/unit/cuda/differ_reference.h"
 #include "transfer/cuda/apply_kernel.cuh"
+#include "transfer/cuda/assemble_kernels.cuh"
 #include "transfer/cuda/audit_kernel.cuh"
 #include "transfer/cuda/chunk_kernels.cuh"
 #include "transfer/cuda/diff_kernel.cuh"
@@ -110,8 +111,8 @@ struct EmulatedPass {
     Launch(tables.span_count, cuda::kPlanThreads, [this] { cuda::PlanKernel(tables); });
     Launch(2, cuda::kAssembleThreads, [this] { cuda::AssembleKernel(tables); });
     Launch(2, cuda::kSealThreads, [this] { cuda::SealKernel(tables); });
-    Launch(1, cuda::kDigestThreads, [this] { cuda::LeafKernel(tables); });
-    Launch(1, cuda::kDigestThreads, [this] { cuda::RootKernel(tables); });
+    Launch(1, cuda::kLeafThreads, [this] { cuda::LeafKernel(tables); });
+    Launch(1, cuda::kRootThreads, [this] { cuda::RootKernel(tables); });
   }
 };
 
