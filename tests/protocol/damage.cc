@@ -93,13 +93,22 @@ void World::Do(const Judge& effect) {
     Count(Seen::kFollowerJudged);
   }
   std::vector<Vote> votes;
+  std::string missing;
   for (const RankRow& row : store_.state.instances.at(effect.instance).ranks) {
     votes.push_back(store_.votes[{row.last.rank, row.incarnation}]);
     if (votes.back().transaction == effect.transaction) continue;
-    return Violation(absl::StrCat(ToString(row.last.rank), " is to be judged before it has voted"));
+    missing = absl::StrCat(ToString(row.last.rank), " has not voted");
+    // A late report of a dead process may say what its later votes have replaced.
+    for (const auto& rank : ranks_) {
+      const bool lives = rank->up && row.incarnation == rank->state.config.incarnation;
+      if (lives && rank->id == row.last.rank) Violation(missing + ", and is to be judged");
+    }
   }
-  const absl::Status verdict = JudgeVotes(effect.instance, votes);
-  CheckVerdict(effect.instance, votes, verdict);
+  absl::Status verdict = absl::FailedPreconditionError(missing);
+  if (missing.empty()) {
+    verdict = JudgeVotes(effect.instance, votes);
+    CheckVerdict(effect.instance, votes, verdict);
+  }
   judged.ok = verdict.ok();
   judged.error = std::string(verdict.message());
   if (Chaos() && random_.OneIn(150)) {
