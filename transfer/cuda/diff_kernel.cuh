@@ -309,6 +309,17 @@ __device__ __forceinline__ TilePair FindTile(const DiffTables& tables, uint64_t 
   return tile;
 }
 
+// The first tile of a turn: of a run, or of the tiles behind all runs.
+__device__ __forceinline__ uint32_t TileOfTurn(const DiffTables& tables, uint32_t turn) {
+  return turn < tables.tile_runs ? turn * kTileRun : turn + tables.tile_runs * (kTileRun - 1);
+}
+
+// The tile that the block takes after tile `number`. One thread.
+__device__ __forceinline__ uint32_t TakeTile(const DiffTables& tables, uint32_t number) {
+  if (number < tables.tile_runs * kTileRun && (number + 1) % kTileRun != 0) return number + 1;
+  return TileOfTurn(tables, gridDim.x + atomicAdd(&tables.counters->next_tile, 1u));
+}
+
 // Reads and writes `tile` and starts on the next one. Returns that one.
 template <int kWidth, bool kBoth>
 __device__ __forceinline__ TilePair DiffOneTile(const DiffTables& tables, const TilePair& tile,
@@ -350,11 +361,13 @@ __global__ void __launch_bounds__(kDiffThreads, kDiffBlocksPerMultiprocessor)
   WSTORE_DYNAMIC_SHARED(DiffShared, shared);
   RunningSums sums;
   uint32_t open_tensor = UINT32_MAX;
-  TilePair tile = FindTile(tables, blockIdx.x);
+  TilePair tile = FindTile(tables, TileOfTurn(tables, blockIdx.x));
   CopyFirstSteps(tile, threadIdx.x / kWarpLanes, threadIdx.x % kWarpLanes,
                  shared.ring[threadIdx.x / kWarpLanes]);
   while (tile.number < tables.tile_count) {
-    if (threadIdx.x == 0) shared.next_tile = gridDim.x + atomicAdd(&tables.counters->next_tile, 1u);
+    if (threadIdx.x == 0) {
+      shared.next_tile = TakeTile(tables, static_cast<uint32_t>(tile.number));
+    }
     if (tile.tensor_at != open_tensor) {
       if (open_tensor != UINT32_MAX) FlushSums<kBoth>(tables, open_tensor, sums);
       open_tensor = tile.tensor_at;

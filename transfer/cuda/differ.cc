@@ -123,7 +123,8 @@ absl::Status Differ::Reserve() {
              sizes.max_pieces,
              sizes.max_leaves,
              options_.contributor,
-             options_.with_shadow_sums ? 1u : 0u};
+             options_.with_shadow_sums ? 1u : 0u,
+             0};
   return Synchronize(options_.stream);
 }
 

@@ -47,8 +47,10 @@ absl::Status LaunchDiff(const DiffTables& tables, CudaStream stream) {
   if (tables.tile_count == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(const uint32_t blocks,
                    FillDevice(kDiffBlocksPerMultiprocessor, tables.tile_count));
-  return tables.sums_both != 0 ? StartDiff<true>(tables, blocks, stream)
-                               : StartDiff<false>(tables, blocks, stream);
+  DiffTables with_runs = tables;
+  with_runs.tile_runs = TileRuns(tables.tile_count, blocks);
+  return tables.sums_both != 0 ? StartDiff<true>(with_runs, blocks, stream)
+                               : StartDiff<false>(with_runs, blocks, stream);
 }
 
 absl::Status LaunchChunks(const DiffTables& tables, CudaStream stream) {

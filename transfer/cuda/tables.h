@@ -116,7 +116,16 @@ struct DiffTables {
   uint32_t max_leaves;
   uint32_t contributor;
   uint32_t sums_both;  // not only the new side
+  uint32_t tile_runs;  // TileRuns
 };
+
+// Thread blocks of the differ take kTileRun tiles at a time, so that the sums of small tensors are
+// closed less often; and one by one near the end, so that no block is late. The number of runs.
+inline constexpr uint32_t kTileRun = 4;
+constexpr uint32_t TileRuns(uint64_t tile_count, uint64_t blocks) {
+  const uint64_t one_by_one = 8 * blocks;
+  return tile_count > one_by_one ? static_cast<uint32_t>((tile_count - one_by_one) / kTileRun) : 0;
+}
 
 // What an audit needs: the new side of these tables, and sums only of it.
 struct AuditTables {

@@ -21,6 +21,7 @@ namespace {
 
 constexpr TransactionNumber kTransaction{0x1122334455667788};
 constexpr uint16_t kContributor = 3;
+constexpr uint32_t kBlocks = 3;  // of the differ
 
 // Memory that starts with what no kernel should rely on.
 template <typename T>
@@ -92,7 +93,8 @@ struct EmulatedPass {
               sizes.max_pieces,
               sizes.max_leaves,
               kContributor,
-              1};
+              1,
+              cuda::TileRuns(tile_count, kBlocks)};
   }
 
   const uint8_t* Place(const std::vector<uint8_t>& bytes, uint32_t shift) {
@@ -105,7 +107,7 @@ struct EmulatedPass {
 
   void Run() {
     using emulation::Launch;
-    Launch(3, cuda::kDiffThreads, [this] {
+    Launch(kBlocks, cuda::kDiffThreads, [this] {
       tables.sums_both != 0 ? cuda::DiffKernel<true>(tables) : cuda::DiffKernel<false>(tables);
     });
     Launch(tables.span_count, cuda::kPlanThreads, [this] { cuda::PlanKernel(tables); });
