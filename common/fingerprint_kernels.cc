@@ -57,6 +57,30 @@ struct Sums {
          static_cast<uint64_t>(_mm_extract_epi64(two, 1));
 }
 
+// The same without high halves at hand: they are picked out of B, which pays for a few blocks.
+[[gnu::target("avx2")]] std::array<uint64_t, 2> DotOfFewAvx2(const BlockMultipliers& b,
+                                                             const uint8_t* block) {
+  const __m256i zero = _mm256_setzero_si256();
+  Sums sums[2] = {{zero, zero}, {zero, zero}};
+  for (size_t i = 0; i < kBlockWords; i += 8) {
+    // In the order in which the shuffle below gives the high halves: 0, 1, 4, 5, 2, 3, 6, 7.
+    const __m256i words = _mm256_permute4x64_epi64(Load(block + 4 * i), 0xD8);
+    const __m256i wide0 = LoadWide(block + 4 * i);
+    const __m256i wide1 = LoadWide(block + 4 * i + 16);
+    for (int lane = 0; lane < 2; ++lane) {
+      const __m256i b0 = Load(&b[lane][i]);
+      const __m256i b1 = Load(&b[lane][i + 4]);
+      __m256i& low = sums[lane].low;
+      low = _mm256_add_epi64(low, _mm256_mul_epu32(wide0, b0));
+      low = _mm256_add_epi64(low, _mm256_mul_epu32(wide1, b1));
+      const __m256i high = _mm256_castps_si256(
+          _mm256_shuffle_ps(_mm256_castsi256_ps(b0), _mm256_castsi256_ps(b1), 0xDD));
+      sums[lane].high = _mm256_add_epi32(sums[lane].high, _mm256_mullo_epi32(words, high));
+    }
+  }
+  return {Total(sums[0]), Total(sums[1])};
+}
+
 [[gnu::target("avx2")]] std::array<uint64_t, 2> DotAvx2(const BlockMultipliers& b,
                                                         const HighHalves& high,
                                                         const uint8_t* block) {
@@ -81,6 +105,11 @@ struct Sums {
 
 void DotsAvx2(const BlockMultipliers& b, const uint8_t* data, size_t blocks,
               std::array<uint64_t, 2>* dots) {
+  constexpr size_t kFewBlocks = 4;
+  if (blocks <= kFewBlocks) {
+    for (size_t i = 0; i < blocks; ++i) dots[i] = DotOfFewAvx2(b, data + i * kBlockBytes);
+    return;
+  }
   alignas(32) HighHalves high;
   for (int lane = 0; lane < 2; ++lane) {
     for (size_t i = 0; i < kBlockWords; ++i)

@@ -42,6 +42,37 @@ struct Scratch {
   std::vector<uint8_t> values;
 };
 
+// Elements of a slice do not always fill whole words.
+void ClearPadding(const GroupSlice& slice, uint8_t* packed) {
+  const size_t size = slice.size_bytes();
+  if (size % 8 != 0) std::memset(packed + size, 0, Batch::PackedBytes(slice) - size);
+}
+
+// Half of a batch's lines, handed out to a pass over the batch before it.
+class LinesAhead {
+ public:
+  LinesAhead(const Batch& batch, size_t first)
+      : batch_(batch), next_(first), end_(std::min(first + kBatchLines / 2, batch.line_count)) {}
+
+  // Those to be asked for along a pass over `slice`, one with every second element; null if there
+  // are none. There may be too few: then stale addresses follow.
+  uint8_t* const* For(const GroupSlice& slice) {
+    if (slice.is_dense() || next_ >= end_) return nullptr;
+    const size_t at = next_;
+    next_ += slice.count / 2;
+    return &batch_.lines[at];
+  }
+  // All that are left.
+  void Finish() {
+    for (; next_ < end_; ++next_) __builtin_prefetch(batch_.lines[next_], 1, 3);
+  }
+
+ private:
+  const Batch& batch_;
+  size_t next_;
+  const size_t end_;
+};
+
 absl::Status Closed() { return absl::AbortedError("the weights are about to be written or moved"); }
 
 class HostBackend final : public MemoryBackend {
@@ -85,7 +116,7 @@ absl::Status HostBackend::Bind(std::shared_ptr<const Plan> plan,
   addresses.reserve(buffers.size());
   for (const LocalBuffer& buffer : buffers) addresses.push_back(static_cast<uint8_t*>(buffer.data));
   auto packed_sums = std::make_unique<TensorFingerprinter>(plan->key(), "");
-  if (scratch_.empty()) scratch_.resize(pool_.workers());
+  if (scratch_.empty()) scratch_ = std::vector<Scratch>(pool_.workers());
   plan_ = std::move(plan);
   buffers_ = std::move(addresses);
   packed_sums_ = std::move(packed_sums);
@@ -130,9 +161,9 @@ void HostBackend::ReadUnit(Scratch* scratch, Unit* unit, TouchedSums* group_sums
   std::vector<uint8_t>& packed = scratch->packed;
   TouchedSums expected;
   for (uint64_t number = 0; reader.Next(&batch); ++number) {
-    std::fill_n(packed.begin(), batch.packed_bytes, uint8_t{0});
     batch.ForEach([&](const GroupSlice& slice, size_t at) {
-      Gather(slice, &packed[at]);
+      ClearPadding(slice, &packed[at]);
+      Gather(slice, nullptr, &packed[at]);
       AddTouched(scratch, slice, &packed[at], &group_sums[slice.group - unit->groups().data()]);
     });
     AddPacked(packed, batch.packed_bytes, number, &expected.before);
@@ -175,15 +206,23 @@ void HostBackend::ExchangeUnit(Scratch* scratch, const Unit& unit, UnitOutcome* 
   bool more = reader.Next(&batches[0]);
   for (uint64_t number = 0; more; ++number) {
     const Batch& batch = batches[number % 2];
-    // The next batch is on its way while this one is worked on.
-    more = reader.Next(&batches[(number + 1) % 2]);
-    batches[(number + 1) % 2].ForEach([](const GroupSlice& slice, size_t) { Prefetch(slice); });
-    std::fill_n(packed.begin(), batch.packed_bytes, uint8_t{0});
-    batch.ForEach([&](const GroupSlice& slice, size_t at) { GatherAndXor(slice, &packed[at]); });
+    Batch& next = batches[(number + 1) % 2];
+    more = reader.Next(&next);
+    next.LocateLines();
+    // Half of the next batch is asked for along each pass over this one.
+    LinesAhead ahead(next, 0);
+    batch.ForEach([&](const GroupSlice& slice, size_t at) {
+      ClearPadding(slice, &packed[at]);
+      GatherAndXor(slice, ahead.For(slice), &packed[at]);
+    });
+    ahead.Finish();
     AddPacked(packed, batch.packed_bytes, number, &outcome->found.before);
     // What follows is read from memory again, not remembered.
     asm volatile("" ::: "memory");
-    batch.ForEach([&](const GroupSlice& slice, size_t at) { Gather(slice, &packed[at]); });
+    LinesAhead rest(next, kBatchLines / 2);
+    batch.ForEach(
+        [&](const GroupSlice& slice, size_t at) { Gather(slice, rest.For(slice), &packed[at]); });
+    rest.Finish();
     AddPacked(packed, batch.packed_bytes, number, &outcome->found.after);
   }
   outcome->progress = UnitProgress::kExchanged;

@@ -13,20 +13,35 @@
 
 namespace wstore {
 
-// Of scattered entries each may have a cache line and a page of its own: two batches of them are
-// 128 KiB, and as many pages as processors keep the addresses of.
-inline constexpr size_t kBatchEntries = 1024;
-inline constexpr size_t kBatchBytes = kBatchEntries * 8;
+// Of scattered entries each may have a cache line of its own: two batches of them are 64 KiB.
+inline constexpr size_t kBatchLines = 512;
+inline constexpr size_t kLineBytes = 64;
+// Of all elements of a batch, for which dense stretches have the room.
+inline constexpr size_t kBatchBytes = 8192;
 inline constexpr size_t kBatchSlices = 256;
 
 struct Batch {
   std::array<GroupSlice, kBatchSlices> slices;
   size_t count = 0;
-  size_t entries = 0;       // of all slices
-  size_t packed_bytes = 0;  // the same, each slice padded to whole words
+  size_t scattered = 0;       // elements that are not in dense stretches
+  uint64_t spread_bytes = 0;  // between first and last of these, slice by slice
+  size_t packed_bytes = 0;    // of all elements, each slice padded to whole words
+  // See LocateLines. Beyond line_count the addresses are stale.
+  std::array<uint8_t*, kBatchLines> lines{};
+  size_t line_count = 0;
 
-  static size_t PackedBytes(const GroupSlice& slice) {
-    return (size_t{slice.count} * slice.element_bytes + 7) / 8 * 8;
+  static size_t PackedBytes(const GroupSlice& slice) { return (slice.size_bytes() + 7) / 8 * 8; }
+
+  // Finds the lines of scattered elements. None, if they lie one behind the other: then the
+  // hardware fetches them unasked.
+  void LocateLines() {
+    line_count = 0;
+    if (spread_bytes < scattered * kLineBytes) return;
+    for (size_t i = 0; i < count; ++i) {
+      if (slices[i].is_dense()) continue;
+      Locate(slices[i], &lines[line_count]);
+      line_count += slices[i].count;
+    }
   }
 
   // Calls function(slice, place of its elements in the packed bytes).
@@ -49,18 +64,25 @@ class BatchReader {
   // False: there is no more; the batch is empty.
   bool Next(Batch* batch) {
     batch->count = 0;
-    batch->entries = 0;
+    batch->scattered = 0;
+    batch->spread_bytes = 0;
+    batch->line_count = 0;
     batch->packed_bytes = 0;
     while (group_ < groups_.size() && batch->count < kBatchSlices) {
       const StagedGroup& group = groups_[group_];
       const PlannedCell& cell = plan_.cell(group.cell);
-      const size_t room = std::min(kBatchEntries - batch->entries,
-                                   (kBatchBytes - batch->packed_bytes) / cell.element_bytes);
+      const size_t bytes_room = (kBatchBytes - batch->packed_bytes) / cell.element_bytes;
+      const size_t lines_room = kBatchLines - batch->scattered;
+      const bool is_dense = group.form == PlaceForm::kDense;
+      const size_t room = is_dense ? bytes_room : std::min(bytes_room, lines_room);
       const auto count = static_cast<uint32_t>(std::min<size_t>(group.count - entry_, room));
       if (count == 0) break;
       GroupSlice& slice = batch->slices[batch->count++];
       slice = {piece_, &group, buffers_[cell.box->buffer], cell.element_bytes, entry_, count};
-      batch->entries += count;
+      if (!is_dense) {
+        batch->scattered += count;
+        batch->spread_bytes += SpreadBytes(slice);
+      }
       batch->packed_bytes += Batch::PackedBytes(slice);
       entry_ += count;
       if (entry_ == group.count) {
