@@ -42,6 +42,8 @@ void Worker::Impl::Feed(const protocol::WorkerEvent& event) {
     }
   }
   is_feeding_ = false;
+  // Before the engine can go on: what it then asks must be about the version that it runs.
+  PublishStatus();
 }
 
 void Worker::Impl::Carry(const protocol::SendReport& effect) {
