@@ -23,8 +23,4 @@ absl::StatusOr<v1::BaseRecord> DescribeBase(const Checkpoint& checkpoint, int th
 //     and inode (each is named); or the tensors are others
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenRecordedBase(const BaseState& base);
 
-// Explains how the tensors of a checkpoint differ from the base's: OK if they do not.
-//   kInvalidArgument: lists missing and added tensors and those of another dtype or shape
-absl::Status CheckSameTensors(const Manifest& base, const Manifest& other);
-
 }  // namespace wstore

@@ -1,9 +1,9 @@
 // Store::Difference, and what is known of one: its digest and sums.
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "store/publish.h"
 #include "store/records.h"
 #include "store/store_impl.h"
+#include "store/version/publish.h"
 
 namespace wstore {
 namespace {

@@ -4,7 +4,7 @@
 #include "store/checkpoint/carry_files.h"
 #include "store/checkpoint/writer.h"
 #include "store/store_impl.h"
-#include "store/sums.h"
+#include "store/version/sums.h"
 
 namespace wstore {
 

@@ -8,11 +8,11 @@
 #include "common/check.h"
 #include "common/parallel.h"
 #include "common/status_macros.h"
-#include "store/chain.h"
 #include "store/journal_patch.h"
 #include "store/live_pending.h"
-#include "store/publish.h"
 #include "store/records.h"
+#include "store/version/chain.h"
+#include "store/version/publish.h"
 
 namespace wstore {
 namespace {

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "store/store_impl.h"
-#include "store/sums.h"
+#include "store/version/sums.h"
 
 namespace wstore {
 

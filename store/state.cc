@@ -3,32 +3,18 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
-#include "store/chain.h"
 #include "store/records.h"
+#include "store/version/chain.h"
 
 namespace wstore {
 namespace {
 
-absl::StatusOr<Verified> ParseVerified(const std::string& name) {
-  for (const Verified verified : {Verified::kNone, Verified::kMaterialised, Verified::kInstalled}) {
-    if (VerifiedName(verified) == name) return verified;
-  }
+absl::StatusOr<Verified> RecordedVerified(const std::string& name) {
+  if (const std::optional<Verified> verified = ParseVerified(name)) return *verified;
   return absl::DataLossError(absl::StrCat("unknown verification '", name, "'"));
 }
 
 }  // namespace
-
-std::string_view VerifiedName(Verified verified) {
-  switch (verified) {
-    case Verified::kNone:
-      return "none";
-    case Verified::kMaterialised:
-      return "materialised";
-    case Verified::kInstalled:
-      return "installed";
-  }
-  return "none";
-}
 
 absl::Status StoreState::Apply(const v1::RecordBody& record) {
   if (!has_base() && !record.has_base()) {
@@ -125,7 +111,7 @@ absl::Status StoreState::Apply(const v1::VersionRecord& record) {
   ASSIGN_OR_RETURN(info.chain_digest, DigestField(record.chain_digest(), "chain digest"));
   ASSIGN_OR_RETURN(info.patch_digest, DigestField(record.patch_digest(), "patch digest"));
   ASSIGN_OR_RETURN(version.touched_digest, DigestField(record.touched_digest(), "touched digest"));
-  ASSIGN_OR_RETURN(info.verified, ParseVerified(record.verified()));
+  ASSIGN_OR_RETURN(info.verified, RecordedVerified(record.verified()));
   info.fingerprint = FromProto(record.fingerprint());
   info.tensors = record.tensors();
   info.elements = record.elements();

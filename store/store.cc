@@ -10,9 +10,9 @@
 #include "common/random.h"
 #include "common/status_macros.h"
 #include "common/strings.h"
-#include "store/actor.h"
 #include "store/records.h"
 #include "store/store_impl.h"
+#include "store/version/actor.h"
 
 namespace wstore {
 namespace {
@@ -45,18 +45,6 @@ std::string ActorOrDefault(const std::string& actor) {
 }
 
 }  // namespace
-
-std::string_view OutcomeName(CommitResult::Outcome outcome) {
-  switch (outcome) {
-    case CommitResult::Outcome::kCommitted:
-      return "committed";
-    case CommitResult::Outcome::kRepeated:
-      return "repeated";
-    case CommitResult::Outcome::kUnchanged:
-      return "unchanged";
-  }
-  return "unknown";
-}
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Create(const std::string& directory,
                                                      const std::string& base_checkpoint,

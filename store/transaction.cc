@@ -4,11 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "store/chain.h"
-#include "store/publish.h"
 #include "store/records.h"
 #include "store/store_impl.h"
-#include "store/sums.h"
+#include "store/version/chain.h"
+#include "store/version/publish.h"
+#include "store/version/same_tensors.h"
+#include "store/version/sums.h"
 
 namespace wstore {
 namespace {

@@ -7,7 +7,8 @@
 #include "common/status_macros.h"
 #include "store/records.h"
 #include "store/store_impl.h"
-#include "store/sums.h"
+#include "store/version/same_tensors.h"
+#include "store/version/sums.h"
 
 namespace wstore {
 namespace {

@@ -18,11 +18,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
-#include "store/actor.h"
 #include "store/live.h"
 #include "store/service/fleet.h"
 #include "store/service/rpc_service.h"
 #include "store/service/unix_listener.h"
+#include "store/version/actor.h"
 
 namespace wstore::service {
 namespace {

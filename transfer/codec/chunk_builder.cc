@@ -5,6 +5,7 @@
 #include "transfer/codec/chunk_layout.h"
 #include "transfer/codec/tile_codec.h"
 #include "wstore/chunk.h"
+#include "wstore/chunk_header.h"
 #include "xxhash.h"
 
 namespace wstore {
@@ -40,6 +41,13 @@ uint64_t ChunkChecksum(std::string_view bytes) {
   WSTORE_CHECK(XXH3_64bits_update(state.get(), bytes.data() + kChunkHeaderBytes,
                                   bytes.size() - kChunkHeaderBytes) == XXH_OK);
   return XXH3_64bits_digest(state.get());
+}
+
+void ReplaceHeader(TransactionNumber transaction, uint16_t contributor, std::string* chunk) {
+  WSTORE_CHECK(chunk->size() >= kChunkHeaderBytes);
+  StoreLe<uint64_t>(transaction.value(), chunk->data() + kTransactionAt);
+  StoreLe<uint16_t>(contributor, chunk->data() + kContributorAt);
+  StoreLe<uint64_t>(ChunkChecksum(*chunk), chunk->data() + kChecksumAt);
 }
 
 ChunkBuilder::ChunkBuilder(const Manifest& manifest) : manifest_(manifest) {}

@@ -1,4 +1,4 @@
-#include "store/chain.h"
+#include "store/version/chain.h"
 
 #include "tests/support/catch.h"
 

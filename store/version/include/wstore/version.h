@@ -25,6 +25,7 @@ enum class Verified {
   kInstalled,     // every rank re-read its memory and the sums added up
 };
 std::string_view VerifiedName(Verified verified);  // "none", "materialised", "installed"
+std::optional<Verified> ParseVerified(std::string_view name);
 
 // A committed version. v0, the base, has no parent, patch or transaction.
 struct VersionInfo {
