@@ -14,6 +14,8 @@ namespace {
 constexpr size_t kTensorsPerMessage = 4096;
 constexpr size_t kSumsPerMessage = 8192;
 constexpr uint64_t kDenseMessageBytes = 4 << 20;
+constexpr uint64_t kDenseBatchBytes = 16 << 20;
+constexpr size_t kDenseBatchMessages = 65'536;
 constexpr uint64_t kMaxRanges = 65'536;
 
 absl::StatusOr<std::shared_ptr<Store>> OpenStore(LiveStore& live) {
@@ -227,50 +229,77 @@ class ContentProducer final : public Producer<v1::ReadContentResponse> {
   SummarySender<v1::ReadContentResponse> summary_;
 };
 
+// Opening a version takes time, and a reader who waits shall hold nothing: so several messages are
+// made from one opening, and sent one by one.
 class DenseProducer final : public Producer<v1::ReadDenseResponse> {
  public:
   DenseProducer(LiveStore& live, VersionId version, std::vector<v1::DenseRange> ranges)
       : live_(live), version_(version), ranges_(std::move(ranges)) {}
 
   absl::StatusOr<Next> Produce(v1::ReadDenseResponse* response) override {
-    response->Clear();
-    while (range_ < ranges_.size() && done_bytes_ == ranges_[range_].size_bytes()) {
-      ++range_;
-      done_bytes_ = 0;
-    }
-    if (range_ == ranges_.size()) return Next::kEnd;
-    const v1::DenseRange& range = ranges_[range_];
-    const uint64_t offset = range.offset_bytes() + done_bytes_;
-    const uint64_t size = std::min(kDenseMessageBytes, range.size_bytes() - done_bytes_);
-    response->set_tensor(range.tensor());
-    response->set_offset_bytes(offset);
-    response->mutable_data()->resize(size);
-    RETURN_IF_ERROR(Read(range.tensor(), offset, size, response->mutable_data()->data()));
-    done_bytes_ += size;
+    if (batch_.empty()) RETURN_IF_ERROR(FillBatch());
+    if (batch_.empty()) return Next::kEnd;
+    *response = std::move(batch_.front());
+    batch_.pop_front();
     return Next::kMessage;
   }
 
  private:
-  // The base's files are opened anew for each message, so that a reader who waits holds nothing.
-  absl::Status Read(TensorIndex tensor, uint64_t offset, uint64_t size, char* out) {
-    ASSIGN_OR_RETURN(const std::shared_ptr<Store> store, OpenStore(live_));
-    ASSIGN_OR_RETURN(const std::unique_ptr<DenseSource> dense, store->Materialise(version_));
-    const Manifest& manifest = live_.manifest();
-    const uint64_t tile_bytes = kTileElements * manifest.tensor(tensor).element_bytes;
+  // A version for the time of one batch. Goes in reverse order.
+  struct Opened {
+    std::shared_ptr<Store> store;
+    std::unique_ptr<DenseSource> dense;
     std::unique_ptr<SpanTiles> tiles;
-    std::optional<uint32_t> open;
-    std::vector<uint8_t> tile(tile_bytes);
-    for (uint64_t at = offset; at < offset + size;) {
+    std::optional<uint32_t> span;
+    std::vector<uint8_t> tile;
+  };
+
+  absl::Status FillBatch() {
+    Opened opened;
+    uint64_t bytes = 0;
+    while (range_ < ranges_.size() && bytes < kDenseBatchBytes &&
+           batch_.size() < kDenseBatchMessages) {
+      const v1::DenseRange& range = ranges_[range_];
+      const uint64_t left = range.size_bytes() - done_bytes_;
+      if (left == 0) {
+        ++range_;
+        done_bytes_ = 0;
+        continue;
+      }
+      if (opened.store == nullptr) {
+        ASSIGN_OR_RETURN(opened.store, OpenStore(live_));
+        ASSIGN_OR_RETURN(opened.dense, opened.store->Materialise(version_));
+      }
+      v1::ReadDenseResponse& message = batch_.emplace_back();
+      message.set_tensor(range.tensor());
+      message.set_offset_bytes(range.offset_bytes() + done_bytes_);
+      message.mutable_data()->resize(std::min(kDenseMessageBytes, left));
+      RETURN_IF_ERROR(Read(&message, &opened));
+      done_bytes_ += message.data().size();
+      bytes += message.data().size();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Read(v1::ReadDenseResponse* message, Opened* opened) const {
+    const Manifest& manifest = live_.manifest();
+    const TensorIndex tensor = message->tensor();
+    const uint64_t tile_bytes = kTileElements * manifest.tensor(tensor).element_bytes;
+    opened->tile.resize(tile_bytes);
+    const uint64_t begin = message->offset_bytes();
+    const uint64_t end = begin + message->data().size();
+    for (uint64_t at = begin; at < end;) {
       const TilePlace place{tensor, static_cast<uint32_t>(at / tile_bytes)};
       const auto span = static_cast<uint32_t>(manifest.GlobalTile(place) / kSpanTiles);
-      if (open != span) {
-        ASSIGN_OR_RETURN(tiles, dense->OpenSpan(span));
-        open = span;
+      if (opened->span != span) {
+        ASSIGN_OR_RETURN(opened->tiles, opened->dense->OpenSpan(span));
+        opened->span = span;
       }
-      RETURN_IF_ERROR(tiles->ReadTile(place, tile.data()));
+      RETURN_IF_ERROR(opened->tiles->ReadTile(place, opened->tile.data()));
       const uint64_t in_tile = at % tile_bytes;
-      const uint64_t take = std::min(manifest.TileBytes(place) - in_tile, offset + size - at);
-      std::copy_n(tile.data() + in_tile, take, out + (at - offset));
+      const uint64_t take = std::min(manifest.TileBytes(place) - in_tile, end - at);
+      std::copy_n(opened->tile.data() + in_tile, take,
+                  message->mutable_data()->data() + (at - begin));
       at += take;
     }
     return absl::OkStatus();
@@ -281,6 +310,7 @@ class DenseProducer final : public Producer<v1::ReadDenseResponse> {
   const std::vector<v1::DenseRange> ranges_;
   size_t range_ = 0;
   uint64_t done_bytes_ = 0;
+  std::deque<v1::ReadDenseResponse> batch_;
 };
 
 absl::StatusOr<std::vector<v1::DenseRange>> CheckRanges(const Manifest& manifest,

@@ -265,6 +265,14 @@ v1::MoveEntry ToProto(const MoveInfo& move) {
   return out;
 }
 
+v1::Hold ToProto(const HoldInfo& hold) {
+  v1::Hold out;
+  out.set_reason(hold.reason);
+  out.set_actor(hold.actor);
+  out.set_created_unix_micros(hold.created_unix_micros);
+  return out;
+}
+
 v1::Worker ToProto(const WorkerRow& row, MoveNumber head) {
   v1::Worker out;
   out.set_instance(row.rank.instance);

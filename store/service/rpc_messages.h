@@ -41,6 +41,7 @@ v1::Decision ToProto(const FleetAnswer& answer, v1::Head head);
 v1::Version ToProto(const VersionInfo& version, VersionId head);
 v1::MoveEntry ToProto(const MoveInfo& move);
 v1::WorkerAudit ToProto(const WorkerAudit& audit);
+v1::Hold ToProto(const HoldInfo& hold);
 v1::Worker ToProto(const WorkerRow& row, MoveNumber head);
 v1::TransactionEntry ToProto(const TransactionRow& row);
 v1::Order ToProto(const RankOrder& order);

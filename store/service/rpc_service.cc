@@ -361,6 +361,7 @@ RpcService::Unary* RpcService::GetStatus(Context* context, const v1::GetStatusRe
     response->set_base_bytes(status.base.size_bytes);
     response->set_journal_bytes(status.journal_bytes);
     response->set_versions(status.versions);
+    if (status.hold) *response->mutable_hold() = ToProto(*status.hold);
     response->set_instances(static_cast<uint32_t>(head.instances));
     response->set_uptime_micros(SystemClock().NowMonotonicMicros() - started_micros_);
     call->Finish(absl::OkStatus());
