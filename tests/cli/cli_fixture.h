@@ -37,6 +37,7 @@ class CliFixture {
     command.insert(command.end(), arguments.begin(), arguments.end());
     options.directory = directory_.path();
     options.environment.emplace("WSTORE_STORE", "");
+    options.environment.emplace("WSTORE_SERVER", "");
     return RunProcess(command, options);
   }
 

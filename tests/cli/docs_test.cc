@@ -110,6 +110,12 @@ TEST_CASE("The commands in docs/cli.md print what it says") {
   RunSteps(steps);
 }
 
+TEST_CASE("docs/client.md shows the example that is built") {
+  const std::string text = ReadFile(absl::StrCat(kSource, "/docs/client.md"));
+  const std::string example = ReadFile(absl::StrCat(kSource, "/docs/examples/trainer.cc"));
+  REQUIRE(absl::StrContains(text, absl::StrCat("```cpp\n", example, "```\n")));
+}
+
 TEST_CASE("docs/embedding.md shows the example that is built, and what it prints") {
   const std::string text = ReadFile(absl::StrCat(kSource, "/docs/embedding.md"));
   const std::string example = ReadFile(absl::StrCat(kSource, "/docs/examples/embedded.cc"));

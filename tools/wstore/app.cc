@@ -24,11 +24,11 @@ namespace wstore::cli {
 namespace {
 
 constexpr std::array kMakeCommands = {
-    MakeInitCommand,       MakePublishCommand, MakePromoteCommand, MakeRollbackCommand,
-    MakeHoldCommand,       MakeResumeCommand,  MakeMarkCommand,    MakeTagCommand,
-    MakeLogCommand,        MakeShowCommand,    MakeDiffCommand,    MakeStatusCommand,
-    MakeVerifyCommand,     MakeExportCommand,  MakeServeCommand,   MakeBenchCommand,
-    MakeCompletionCommand,
+    MakeInitCommand,   MakePublishCommand, MakePromoteCommand, MakeRollbackCommand,
+    MakeHoldCommand,   MakeResumeCommand,  MakeMarkCommand,    MakeTagCommand,
+    MakeEvictCommand,  MakeLogCommand,     MakeShowCommand,    MakeDiffCommand,
+    MakeStatusCommand, MakeWorkersCommand, MakeTxCommand,      MakeVerifyCommand,
+    MakeExportCommand, MakeServeCommand,   MakeBenchCommand,   MakeCompletionCommand,
 };
 
 struct Verb {
@@ -43,6 +43,11 @@ void AddGlobalOptions(CLI::App& app, GlobalOptions* options) {
                  "The store's directory. Default: the environment variable WSTORE_STORE")
       ->type_name(kDirectoryType)
       ->group(kGroup);
+  app.add_option("--server", options->server,
+                 "The server of a store that is served elsewhere: unix:PATH or HOST:PORT. Default: "
+                 "WSTORE_SERVER, or the server that runs in the store's directory")
+      ->type_name("ADDR")
+      ->group(kGroup);
   app.add_flag("--json", options->json, "Print one JSON document on stdout, and nothing else there")
       ->group(kGroup);
   app.add_flag("--quiet", options->quiet,
@@ -53,7 +58,8 @@ void AddGlobalOptions(CLI::App& app, GlobalOptions* options) {
          [options](const std::string& text) {
            options->timeout_ms = ParseDurationMs(text).value_or(0);
          },
-         "How long to wait while another process writes to the store, such as 5s. Default: 0")
+         "How long to wait while another process writes to the store, or for a server to answer, "
+         "such as 5s. Default: not at all, and a minute")
       ->check([](const std::string& text) {
         return std::string(ParseDurationMs(text).status().message());
       })
@@ -168,6 +174,9 @@ absl::StatusOr<Verb*> Parse(CLI::App& program, std::vector<Verb>& verbs, int arg
 }
 
 absl::StatusOr<ExitCode> RunVerb(Verb& verb, const GlobalOptions& options) {
+  if (!options.store.empty() && !options.server.empty()) {
+    return UsageError("--store and --server name two stores; give one of them");
+  }
   Session session(options);
   // The libraries beneath report by exception where memory runs out.
   try {

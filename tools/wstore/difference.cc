@@ -11,7 +11,8 @@
 
 namespace wstore::cli {
 
-absl::StatusOr<DifferenceCount> CountDifference(const Store& store, VersionId from, VersionId to) {
+absl::StatusOr<DifferenceCount> CountDifference(StoreAccess& store, VersionId from, VersionId to) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<const Manifest> manifest, store.manifest());
   ASSIGN_OR_RETURN(const std::unique_ptr<PatchSource> patches, store.Difference(from, to));
   DifferenceCount total;
   std::mutex mutex;
@@ -29,14 +30,23 @@ absl::StatusOr<DifferenceCount> CountDifference(const Store& store, VersionId fr
     }
     return absl::OkStatus();
   };
-  RETURN_IF_ERROR(ParallelFor(store.manifest().spans(), DefaultParallelism(), count_span));
+  RETURN_IF_ERROR(ParallelFor(manifest->spans(), DefaultParallelism(), count_span));
   return total;
 }
 
-std::string Summary(uint64_t changed, uint64_t tensors, const Manifest& manifest) {
-  return absl::StrCat(FormatCount(changed), " of ", FormatCountOf(manifest.elements(), "element"),
-                      " (", FormatPercent(changed, manifest.elements()), ") in ",
-                      FormatCount(tensors), " of ", FormatCountOf(manifest.size(), "tensor"));
+namespace {
+
+std::string SummaryOf(uint64_t changed, uint64_t tensors, uint64_t elements_in_all,
+                      uint64_t tensors_in_all) {
+  return absl::StrCat(FormatCount(changed), " of ", FormatCountOf(elements_in_all, "element"), " (",
+                      FormatPercent(changed, elements_in_all), ") in ", FormatCount(tensors),
+                      " of ", FormatCountOf(tensors_in_all, "tensor"));
+}
+
+}  // namespace
+
+std::string Summary(uint64_t changed, uint64_t tensors, const BaseInfo& base) {
+  return SummaryOf(changed, tensors, base.elements, base.tensors);
 }
 
 std::string RenderDifference(const DifferenceCount& difference, const Manifest& manifest) {
@@ -59,7 +69,10 @@ std::string RenderDifference(const DifferenceCount& difference, const Manifest& 
     }
     out = table.Render(0);
   }
-  return out + Summary(difference.changed, difference.by_tensor.size(), manifest) + "\n";
+  return out +
+         SummaryOf(difference.changed, difference.by_tensor.size(), manifest.elements(),
+                   manifest.size()) +
+         "\n";
 }
 
 }  // namespace wstore::cli

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "wstore/store.h"
+#include "tools/wstore/store_access.h"
 
 namespace wstore::cli {
 
@@ -18,10 +18,10 @@ struct DifferenceCount {
 // Reads the patches between the versions, on all cores; decodes none.
 //   kNotFound: no such version
 //   kDataLoss: a patch is damaged
-absl::StatusOr<DifferenceCount> CountDifference(const Store& store, VersionId from, VersionId to);
+absl::StatusOr<DifferenceCount> CountDifference(StoreAccess& store, VersionId from, VersionId to);
 
 // "24,797 of 422,912 elements (5.86%) in 10 of 13 tensors".
-std::string Summary(uint64_t changed, uint64_t tensors, const Manifest& manifest);
+std::string Summary(uint64_t changed, uint64_t tensors, const BaseInfo& base);
 
 // A table of the tensors that differ, and a line with the total.
 std::string RenderDifference(const DifferenceCount& difference, const Manifest& manifest);

@@ -1,5 +1,6 @@
 #include "tools/wstore/json.h"
 
+#include "absl/strings/str_cat.h"
 #include "common/clock.h"
 
 namespace wstore::cli {
@@ -35,7 +36,7 @@ Json JsonOf(const VersionInfo& version, const VersionContext& context) {
       {"fingerprint", ToHex(version.fingerprint)},
       {"tensors", version.tensors},
       {"elements", version.elements},
-      {"density", Density(version.elements, context.elements)},
+      {"density", Density(version.elements, context.base.elements)},
       {"bytes", version.payload_bytes},
       {"verified", VerifiedName(version.verified)},
       {"created", FormatRfc3339(version.created_unix_micros)},
@@ -78,6 +79,22 @@ Json JsonOf(const BaseInfo& base) {
   return {
       {"digest", ToHex(base.digest)}, {"tensors", base.tensors}, {"elements", base.elements},
       {"bytes", base.size_bytes},     {"path", base.path},
+  };
+}
+
+Json JsonOf(const WorkerInfo& worker) {
+  return {
+      {"name", absl::StrCat(worker.instance, "/", worker.rank)},
+      {"instance", worker.instance},
+      {"rank", worker.rank},
+      {"ranks", worker.ranks},
+      {"version", JsonOf(worker.version)},
+      {"state", worker.state},
+      {"lag", worker.lag},
+      {"error", worker.error.empty() ? Json(nullptr) : Json(worker.error)},
+      {"peer", worker.peer},
+      {"heard_ms", MsOf(worker.heard_micros_ago)},
+      {"may_serve_when_lost", worker.may_serve_when_lost},
   };
 }
 

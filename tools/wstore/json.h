@@ -36,6 +36,8 @@ Json JsonOf(const MoveInfo& move);
 // An entry of `tag`.
 Json JsonOf(const TagInfo& tag);
 Json JsonOf(const BaseInfo& base);
+// A row of `workers`, and of `status`.
+Json JsonOf(const WorkerInfo& worker);
 // Null if there is no hold.
 Json JsonOf(const std::optional<HoldInfo>& hold);
 

@@ -2,12 +2,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/status_macros.h"
 
 namespace wstore::cli {
 
-VersionContext::VersionContext(const Store& store)
-    : head(store.head().version), elements(store.manifest().elements()) {
-  for (const TagInfo& tag : store.tags()) tags[tag.version].push_back(tag.name);
+absl::StatusOr<VersionContext> VersionContext::Load(StoreAccess& store) {
+  VersionContext context;
+  ASSIGN_OR_RETURN(AccessStatus status, store.Status());
+  context.head = status.store.head.version;
+  context.base = std::move(status.store.base);
+  ASSIGN_OR_RETURN(const std::vector<TagInfo> tags, store.Tags());
+  for (const TagInfo& tag : tags) context.tags[tag.version].push_back(tag.name);
+  return context;
 }
 
 std::string VersionContext::Names(const VersionInfo& version) const {

@@ -5,12 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "wstore/store.h"
+#include "absl/status/statusor.h"
+#include "tools/wstore/store_access.h"
 
 namespace wstore::cli {
 
 struct VersionContext {
-  explicit VersionContext(const Store& store);
+  static absl::StatusOr<VersionContext> Load(StoreAccess& store);
 
   // "(head, prod)" or "(candidate, bad)", or nothing.
   std::string Names(const VersionInfo& version) const;
@@ -19,7 +20,7 @@ struct VersionContext {
 
   VersionId head;
   std::map<VersionId, std::vector<std::string>> tags;
-  uint64_t elements = 0;  // of the model
+  BaseInfo base;
 };
 
 // An attempt at a move that was refused; it is recorded, but is no move.

@@ -1,4 +1,6 @@
 // wstore completion: shell completion, made from the verbs and options themselves.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "tools/wstore/command.h"
@@ -42,11 +44,13 @@ class CompletionCommand final : public Command {
  private:
   // What the scripts ask for: the names of versions, one a line.
   static absl::StatusOr<ExitCode> Names(Session& session) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, session.OpenForReading());
+    ASSIGN_OR_RETURN(const std::unique_ptr<StoreAccess> store, session.OpenForReading());
     Json document = Json::array({"head"});
-    for (const TagInfo& tag : store->tags()) document.push_back(tag.name);
-    for (const VersionInfo& version : store->versions())
-      document.push_back(JsonOf(version.version));
+    ASSIGN_OR_RETURN(const std::vector<TagInfo> tags, store->Tags());
+    for (const TagInfo& tag : tags) document.push_back(tag.name);
+    ASSIGN_OR_RETURN(std::vector<VersionInfo> versions, store->Versions(SIZE_MAX));
+    std::reverse(versions.begin(), versions.end());
+    for (const VersionInfo& version : versions) document.push_back(JsonOf(version.version));
     std::string text;
     for (const auto& name : document) absl::StrAppend(&text, name.get<std::string>(), "\n");
     session.Result(text, document);

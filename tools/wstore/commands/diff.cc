@@ -19,13 +19,15 @@ class DiffCommand final : public Command {
   }
 
   absl::StatusOr<ExitCode> Run(Session& session) override {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, session.OpenForReading());
-    ASSIGN_OR_RETURN(const VersionId from, store->Resolve(from_));
-    ASSIGN_OR_RETURN(const VersionId to, store->Resolve(to_));
-    ASSIGN_OR_RETURN(const DifferenceCount difference, CountDifference(*store, from, to));
-    Json document = {{"from", JsonOf(from)}, {"to", JsonOf(to)}};
-    document.update(JsonOf(difference, store->manifest()));
-    session.Result(RenderDifference(difference, store->manifest()), document);
+    ASSIGN_OR_RETURN(const std::unique_ptr<StoreAccess> store, session.OpenForReading());
+    ASSIGN_OR_RETURN(const VersionInfo from, store->Version(from_));
+    ASSIGN_OR_RETURN(const VersionInfo to, store->Version(to_));
+    ASSIGN_OR_RETURN(const DifferenceCount difference,
+                     CountDifference(*store, from.version, to.version));
+    ASSIGN_OR_RETURN(const std::shared_ptr<const Manifest> manifest, store->manifest());
+    Json document = {{"from", JsonOf(from.version)}, {"to", JsonOf(to.version)}};
+    document.update(JsonOf(difference, *manifest));
+    session.Result(RenderDifference(difference, *manifest), document);
     return ExitCode::kDone;
   }
 

@@ -50,8 +50,9 @@ class ExportCommand final : public Command {
   }
 
   absl::StatusOr<ExitCode> Run(Session& session) override {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, session.OpenForReading());
-    ASSIGN_OR_RETURN(const VersionId version, store->Resolve(version_));
+    ASSIGN_OR_RETURN(const std::unique_ptr<StoreAccess> store, session.OpenForReading());
+    ASSIGN_OR_RETURN(const VersionInfo info, store->Version(version_));
+    const VersionId version = info.version;
     ProgressLine progress("exporting", session.shows_progress());
     ExportOptions options;
     options.directory = directory_;
@@ -61,7 +62,8 @@ class ExportCommand final : public Command {
     progress.Finish();
 
     const int64_t micros = progress.elapsed_micros();
-    const uint64_t size_bytes = store->manifest().size_bytes();
+    ASSIGN_OR_RETURN(const AccessStatus status, store->Status());
+    const uint64_t size_bytes = status.store.base.size_bytes;
     const std::vector<std::string> files = CheckpointFiles(directory_);
     session.ChangeResult(
         absl::StrCat(ToString(version), " written to ", Printable(directory_), "\n  ",
@@ -71,7 +73,7 @@ class ExportCommand final : public Command {
         {{"version", JsonOf(version)},
          {"directory", directory_},
          {"files", files},
-         {"tensors", store->manifest().size()},
+         {"tensors", status.store.base.tensors},
          {"bytes", size_bytes},
          {"duration_ms", MsOf(micros)}});
     return ExitCode::kDone;

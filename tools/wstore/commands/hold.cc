@@ -25,9 +25,10 @@ class HoldCommand final : public Command {
   }
 
   absl::StatusOr<ExitCode> Run(Session& session) override {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, session.OpenForWriting());
-    RETURN_IF_ERROR(store->Hold(reason_));
-    const StoreStatus status = store->status();
+    ASSIGN_OR_RETURN(const std::unique_ptr<StoreAccess> store, session.OpenForWriting());
+    RETURN_IF_ERROR(store->SetHold(true, reason_));
+    ASSIGN_OR_RETURN(const AccessStatus access, store->Status());
+    const StoreStatus& status = access.store;
     session.ChangeResult(absl::StrCat("Publishing is on hold until `wstore resume`; head is ",
                                       ToString(status.head.version), "\n"),
                          "", StateDocument(status));
@@ -49,10 +50,12 @@ class ResumeCommand final : public Command {
   }
 
   absl::StatusOr<ExitCode> Run(Session& session) override {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, session.OpenForWriting());
-    const bool was_held = store->status().hold.has_value();
-    RETURN_IF_ERROR(store->Resume());
-    const StoreStatus status = store->status();
+    ASSIGN_OR_RETURN(const std::unique_ptr<StoreAccess> store, session.OpenForWriting());
+    ASSIGN_OR_RETURN(const AccessStatus before, store->Status());
+    const bool was_held = before.store.hold.has_value();
+    RETURN_IF_ERROR(store->SetHold(false, ""));
+    ASSIGN_OR_RETURN(const AccessStatus access, store->Status());
+    const StoreStatus& status = access.store;
     session.ChangeResult(
         absl::StrCat(was_held ? "Publishing is allowed again" : "Publishing was not on hold",
                      "; head is ", ToString(status.head.version), "\n"),

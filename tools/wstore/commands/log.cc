@@ -1,6 +1,4 @@
 // wstore log: versions, or moves of head, newest first.
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "tools/wstore/command.h"
@@ -40,18 +38,17 @@ class LogCommand final : public Command {
   }
 
   absl::StatusOr<ExitCode> Run(Session& session) override {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, session.OpenForReading());
-    is_moves_ ? Moves(session, *store) : Versions(session, *store);
+    ASSIGN_OR_RETURN(const std::unique_ptr<StoreAccess> store, session.OpenForReading());
+    RETURN_IF_ERROR(is_moves_ ? Moves(session, *store) : Versions(session, *store));
     return ExitCode::kDone;
   }
 
  private:
-  void Versions(Session& session, const Store& store) const {
-    std::vector<VersionInfo> versions = store.versions();
-    std::reverse(versions.begin(), versions.end());
-    if (limit_ > 0 && versions.size() > limit_) versions.resize(limit_);
+  size_t limit() const { return limit_ > 0 ? limit_ : SIZE_MAX; }
 
-    const VersionContext context(store);
+  absl::Status Versions(Session& session, StoreAccess& store) const {
+    ASSIGN_OR_RETURN(const std::vector<VersionInfo> versions, store.Versions(limit()));
+    ASSIGN_OR_RETURN(const VersionContext context, VersionContext::Load(store));
     Json document = Json::array();
     Table table({{"VERSION"},
                  {"PARENT"},
@@ -71,18 +68,16 @@ class LogCommand final : public Command {
           is_base && version.message.empty() ? "base" : Subject(version.message);
       table.AddRow({ToString(version.version), is_base ? "-" : ToString(*version.parent),
                     is_base ? "-" : FormatCount(version.elements),
-                    is_base ? "-" : FormatPercent(version.elements, context.elements),
+                    is_base ? "-" : FormatPercent(version.elements, context.base.elements),
                     FormatBytes(version.payload_bytes), ToMinute(version.created_unix_micros),
                     absl::StrCat(names, names.empty() ? "" : " ", subject)});
     }
     session.Result(table.Render(session.table_width()), document);
+    return absl::OkStatus();
   }
 
-  void Moves(Session& session, const Store& store) const {
-    std::vector<MoveInfo> moves = store.moves();
-    std::reverse(moves.begin(), moves.end());
-    if (limit_ > 0 && moves.size() > limit_) moves.resize(limit_);
-
+  absl::Status Moves(Session& session, StoreAccess& store) const {
+    ASSIGN_OR_RETURN(const std::vector<MoveInfo> moves, store.Moves(limit()));
     Json document = Json::array();
     Table table({{"MOVE", Align::kRight},
                  {"FROM"},
@@ -102,6 +97,7 @@ class LogCommand final : public Command {
     }
     if (moves.empty()) session.Remark("Head has not moved yet: it is v0.");
     session.Result(moves.empty() ? "" : table.Render(session.table_width()), document);
+    return absl::OkStatus();
   }
 
   uint64_t limit_ = 0;

@@ -3,7 +3,6 @@
 #include "common/status_macros.h"
 #include "tools/wstore/command.h"
 #include "tools/wstore/format.h"
-#include "tools/wstore/settle.h"
 
 namespace wstore::cli {
 namespace {
@@ -36,17 +35,19 @@ class MarkCommand final : public Command {
   absl::StatusOr<ExitCode> Run(Session& session) override {
     const bool is_bad = verdict_ == "bad";
     if (!is_bad && !reason_.empty()) return UsageError("a version that is good needs no --message");
-    ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, session.OpenForWriting());
-    ASSIGN_OR_RETURN(const VersionId version, store->Resolve(version_));
+    ASSIGN_OR_RETURN(const std::unique_ptr<StoreAccess> store, session.OpenForWriting());
+    ASSIGN_OR_RETURN(const VersionInfo info, store->Version(version_));
+    const VersionId version = info.version;
     RETURN_IF_ERROR(store->Mark(version, is_bad, reason_));
+    ASSIGN_OR_RETURN(const HeadInfo head, store->Head());
     const std::string name = ToString(version);
-    const std::string advice = is_bad && version == store->head().version
+    const std::string advice = is_bad && version == head.version
                                    ? "\nIt is head: `wstore rollback` goes to another version"
                                    : "";
     session.ChangeResult(absl::StrCat(name, " is marked ", verdict_, advice, "\n"), "",
                          {{"version", JsonOf(version)},
                           {"bad", is_bad ? Json(reason_) : Json(nullptr)},
-                          {"head", JsonOf(store->head().version)}});
+                          {"head", JsonOf(head.version)}});
     return ExitCode::kDone;
   }
 
@@ -72,15 +73,11 @@ class PromoteCommand final : public Command {
   }
 
   absl::StatusOr<ExitCode> Run(Session& session) override {
-    ASSIGN_OR_RETURN(std::unique_ptr<Store> store, session.OpenForWriting());
-    ASSIGN_OR_RETURN(const VersionId version, store->Resolve(version_));
-    const HeadInfo before = store->head();
-    absl::StatusOr<CommitResult> result = store->Promote(version);
-    if (absl::IsUnknown(result.status())) {
-      store.reset();
-      result = SettleMove(session.OpenForWriting(), {"promote", before.move, version, ""},
-                          result.status());
-    }
+    ASSIGN_OR_RETURN(const std::unique_ptr<StoreAccess> store, session.OpenForWriting());
+    ASSIGN_OR_RETURN(const VersionInfo info, store->Version(version_));
+    const VersionId version = info.version;
+    ASSIGN_OR_RETURN(const HeadInfo before, store->Head());
+    const absl::StatusOr<CommitResult> result = store->Promote(version);
     RETURN_IF_ERROR(result.status());
     const bool is_unchanged = result->outcome == CommitResult::Outcome::kUnchanged;
     const std::string text =

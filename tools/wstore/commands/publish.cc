@@ -5,8 +5,6 @@
 #include "tools/wstore/command.h"
 #include "tools/wstore/format.h"
 #include "tools/wstore/parse.h"
-#include "tools/wstore/settle.h"
-#include "wstore/interchange.h"
 
 namespace wstore::cli {
 namespace {
@@ -43,6 +41,16 @@ class PublishCommand final : public Command {
                      "Makes retries safe: the same id and content returns the first outcome, other "
                      "content is refused")
         ->type_name("KEY");
+    verb->add_option("--policy", policy_,
+                     "all: every instance ends at the new version or every one at the old; each: "
+                     "head moves, and instances follow. Default: all")
+        ->type_name("POLICY")
+        ->check(CLI::IsMember({"all", "each"}));
+    verb->add_option(
+            "--durability", durability_,
+            "sync: durable when it returns; async: when the fleet serves it. Default: sync")
+        ->type_name("DURABILITY")
+        ->check(CLI::IsMember({"sync", "async"}));
     verb->add_flag("--force", is_forced_, "Also on a head that is marked bad");
     verb->add_flag("--candidate", is_candidate_,
                    "Commit the version without making it head; `wstore promote` does that later");
@@ -58,56 +66,27 @@ class PublishCommand final : public Command {
     if (checkpoint_.empty() && patch_file_.empty()) {
       return UsageError("what to publish is missing: give --from CHECKPOINT or --patch FILE");
     }
-    BeginOptions begin;
-    begin.transaction_id = id_;
-    begin.message = message_;
-    begin.candidate = is_candidate_;
-    begin.force = is_forced_;
-    ASSIGN_OR_RETURN(begin.meta, ParseMeta());
-    ASSIGN_OR_RETURN(std::unique_ptr<Store> store, session.OpenForWriting());
-    if (!parent_.empty()) {
-      ASSIGN_OR_RETURN(begin.parent, store->Resolve(parent_));
-    }
+    PublishRequest request;
+    request.checkpoint = checkpoint_;
+    request.patch_file = patch_file_;
+    request.parent = parent_;
+    request.begin.transaction_id = id_;
+    request.begin.message = message_;
+    request.begin.candidate = is_candidate_;
+    request.begin.force = is_forced_;
+    ASSIGN_OR_RETURN(request.begin.meta, ParseMeta());
+    if (policy_ == "each") request.policy = PublishPolicy::kEach;
+    if (durability_ == "async") request.durability = PublishDurability::kAsync;
+    ASSIGN_OR_RETURN(const std::unique_ptr<StoreAccess> store, session.OpenForWriting());
     ProgressLine progress("publishing", session.shows_progress());
-    ASSIGN_OR_RETURN(std::unique_ptr<Transaction> transaction, BeginWithContent(*store, begin));
-    const TransactionNumber number = transaction->number();
-    absl::StatusOr<CommitResult> result = transaction->Commit(progress.Callback());
+    request.progress = progress.Callback();
+    const absl::StatusOr<CommitResult> result = store->Publish(request);
     progress.Finish();
-    transaction.reset();
-    if (absl::IsUnknown(result.status())) {
-      store.reset();
-      absl::StatusOr<std::unique_ptr<Store>> reopened = session.OpenForWriting();
-      result = SettlePublish(reopened, number, result.status());
-      RETURN_IF_ERROR(result.status());
-      store = *std::move(reopened);
-    }
     RETURN_IF_ERROR(result.status());
     return Report(session, *store, *result, progress);
   }
 
  private:
-  absl::StatusOr<std::unique_ptr<Transaction>> BeginWithContent(Store& store,
-                                                                BeginOptions options) const {
-    if (patch_file_.empty()) {
-      ASSIGN_OR_RETURN(std::unique_ptr<Transaction> transaction, store.Begin(options));
-      RETURN_IF_ERROR(transaction->SetCheckpoint(checkpoint_));
-      return transaction;
-    }
-    ASSIGN_OR_RETURN(const InterchangeFile file, InterchangeFile::Read(patch_file_));
-    if (options.parent.has_value() && file.parent().has_value() &&
-        *options.parent != *file.parent()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(patch_file_, " was made for ", ToString(*file.parent()),
-                       ", but --parent says ", ToString(*options.parent)));
-    }
-    if (!options.parent.has_value()) options.parent = file.parent();
-    options.parent_chain_digest = file.parent_chain_digest();
-    options.base_digest = file.base_digest();
-    ASSIGN_OR_RETURN(std::unique_ptr<Transaction> transaction, store.Begin(options));
-    RETURN_IF_ERROR(transaction->Add(file.patches()));
-    return transaction;
-  }
-
   absl::StatusOr<Metadata> ParseMeta() const {
     Metadata meta;
     for (const std::string& text : meta_) {
@@ -121,9 +100,11 @@ class PublishCommand final : public Command {
     return meta;
   }
 
-  absl::StatusOr<ExitCode> Report(Session& session, const Store& store, const CommitResult& result,
+  absl::StatusOr<ExitCode> Report(Session& session, StoreAccess& store, const CommitResult& result,
                                   const ProgressLine& progress) const {
-    ASSIGN_OR_RETURN(const VersionInfo version, store.version(result.version));
+    ASSIGN_OR_RETURN(const VersionInfo version, store.Version(ToString(result.version)));
+    ASSIGN_OR_RETURN(const AccessStatus status, store.Status());
+    const BaseInfo& base = status.store.base;
     const bool is_unchanged = result.outcome == CommitResult::Outcome::kUnchanged;
     const uint64_t elements = is_unchanged ? 0 : version.elements;
     Json document = {
@@ -136,19 +117,18 @@ class PublishCommand final : public Command {
         {"parent", is_unchanged ? JsonOf(result.version) : JsonOf(version.parent)},
         {"tensors", is_unchanged ? 0 : version.tensors},
         {"elements", elements},
-        {"density", Density(elements, store.manifest().elements())},
+        {"density", Density(elements, base.elements)},
         {"bytes", is_unchanged ? 0 : version.payload_bytes},
         {"chain_digest", ToHex(version.chain_digest)},
         {"patch_digest", is_unchanged ? Json(nullptr) : Json(ToHex(version.patch_digest))},
         {"candidate", !is_unchanged && version.candidate},
         {"read_bytes", progress.done_bytes()},
     };
-    session.ChangeResult(Text(store, result, version, progress), ToString(result.version),
-                         document);
+    session.ChangeResult(Text(base, result, version, progress), ToString(result.version), document);
     return ExitCode::kDone;
   }
 
-  std::string Text(const Store& store, const CommitResult& result, const VersionInfo& version,
+  std::string Text(const BaseInfo& base, const CommitResult& result, const VersionInfo& version,
                    const ProgressLine& progress) const {
     const std::string name = ToString(result.version);
     std::string timing = FormatDuration(result.duration_micros);
@@ -165,13 +145,16 @@ class PublishCommand final : public Command {
       case CommitResult::Outcome::kRepeated:
         return absl::StrCat(name, " was committed under this id before; nothing done, head is ",
                             ToString(result.head), "\n");
+      case CommitResult::Outcome::kServedNotDurable:
+        timing = absl::StrCat("served, durable in a moment; ", timing);
+        break;
       case CommitResult::Outcome::kCommitted:
         break;
     }
     const std::string standing =
         version.candidate ? absl::StrCat(" as a candidate; head is ", ToString(result.head)) : "";
     return absl::StrCat(name, " committed on ", ToString(*version.parent), standing, "\n  ",
-                        Summary(version.elements, version.tensors, store.manifest()), "\n  ",
+                        Summary(version.elements, version.tensors, base), "\n  ",
                         FormatBytes(version.payload_bytes), " stored, ",
                         absl::StrFormat("%.2f", static_cast<double>(version.payload_bytes) /
                                                     static_cast<double>(version.elements)),
@@ -184,6 +167,8 @@ class PublishCommand final : public Command {
   std::string message_;
   std::vector<std::string> meta_;
   std::string id_;
+  std::string policy_;
+  std::string durability_;
   bool is_candidate_ = false;
   bool is_forced_ = false;
 };

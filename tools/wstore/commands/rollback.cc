@@ -4,11 +4,13 @@
 #include "tools/wstore/command.h"
 #include "tools/wstore/difference.h"
 #include "tools/wstore/format.h"
-#include "tools/wstore/settle.h"
 #include "tools/wstore/terminal.h"
 
 namespace wstore::cli {
 namespace {
+
+// Moves and attempts among which one that was made just now is found.
+constexpr size_t kRecent = 1000;
 
 class RollbackCommand final : public Command {
  public:
@@ -42,68 +44,70 @@ class RollbackCommand final : public Command {
           "a rollback changes what the fleet serves: give --yes to do it, or --dry-run to see what "
           "it would change");
     }
-    ASSIGN_OR_RETURN(std::unique_ptr<Store> store, session.OpenForWriting());
-    RollbackOptions options;
-    options.transaction_id = id_;
-    options.message = message_;
-    options.force = is_forced_;
-    ASSIGN_OR_RETURN(options.to, store->Resolve(target_));
-    const HeadInfo before = store->head();
-    if (!is_confirmed_ && options.to != before.version) {
-      RETURN_IF_ERROR(Confirm(*store, before.version, options.to));
+    ASSIGN_OR_RETURN(const std::unique_ptr<StoreAccess> store, session.OpenForWriting());
+    ASSIGN_OR_RETURN(const VersionInfo to, store->Version(target_));
+    const RollbackRequest request = {to.version, id_, message_, is_forced_};
+    ASSIGN_OR_RETURN(const HeadInfo before, store->Head());
+    if (!is_confirmed_ && request.to != before.version) {
+      RETURN_IF_ERROR(Confirm(*store, before.version, request.to));
     }
-    absl::StatusOr<CommitResult> result = store->Rollback(options);
-    if (absl::IsUnknown(result.status())) {
-      store.reset();
-      absl::StatusOr<std::unique_ptr<Store>> reopened = session.OpenForWriting();
-      result = SettleMove(reopened, {"rollback", before.move, options.to, id_}, result.status());
-      RETURN_IF_ERROR(result.status());
-      store = *std::move(reopened);
-    }
-    RETURN_IF_ERROR(result.status());
-    Report(session, *store, *result);
-    return ExitCode::kDone;
+    ASSIGN_OR_RETURN(const CommitResult result, store->Rollback(request));
+    return Report(session, *store, result);
   }
 
  private:
   absl::StatusOr<ExitCode> DryRun(Session& session) const {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, session.OpenForReading());
-    ASSIGN_OR_RETURN(const VersionId to, store->Resolve(target_));
-    const VersionId from = store->head().version;
+    ASSIGN_OR_RETURN(const std::unique_ptr<StoreAccess> store, session.OpenForReading());
+    ASSIGN_OR_RETURN(const VersionInfo target, store->Version(target_));
+    const VersionId to = target.version;
+    ASSIGN_OR_RETURN(const HeadInfo head, store->Head());
+    const VersionId from = head.version;
     ASSIGN_OR_RETURN(const DifferenceCount difference, CountDifference(*store, from, to));
+    ASSIGN_OR_RETURN(const std::shared_ptr<const Manifest> manifest, store->manifest());
     Json document = {{"version", JsonOf(to)}, {"head", JsonOf(from)}, {"tx", nullptr},
                      {"outcome", "dry-run"},  {"duration_ms", 0},     {"from", JsonOf(from)},
                      {"to", JsonOf(to)}};
-    document.update(JsonOf(difference, store->manifest()));
+    document.update(JsonOf(difference, *manifest));
     session.Result(
         absl::StrCat("Would move head from ", ToString(from), " to ", ToString(to), ":\n",
-                     RenderDifference(difference, store->manifest()), "Nothing has changed\n"),
+                     RenderDifference(difference, *manifest), "Nothing has changed\n"),
         document);
     return ExitCode::kDone;
   }
 
-  static absl::Status Confirm(const Store& store, VersionId from, VersionId to) {
+  static absl::Status Confirm(StoreAccess& store, VersionId from, VersionId to) {
     ASSIGN_OR_RETURN(const DifferenceCount difference, CountDifference(store, from, to));
+    ASSIGN_OR_RETURN(const AccessStatus status, store.Status());
     const bool yes = AskYesNo(absl::StrCat(
         "Head moves from ", ToString(from), " to ", ToString(to), ", which changes\n  ",
-        Summary(difference.changed, difference.by_tensor.size(), store.manifest()),
+        Summary(difference.changed, difference.by_tensor.size(), status.store.base),
         "\nPublishing is on hold from then on, until `wstore resume`.\nRoll back?"));
     if (yes) return absl::OkStatus();
     return absl::CancelledError(
         absl::StrCat("not confirmed: head stays at ", ToString(from), ", nothing has changed"));
   }
 
-  static void Report(Session& session, const Store& store, const CommitResult& result) {
-    // The first outcome of a repeated id may lie some moves back.
-    std::optional<MoveInfo> move;
-    for (const MoveInfo& candidate : store.moves()) {
-      if (candidate.transaction == result.transaction && !IsRefused(candidate)) move = candidate;
+  // The first outcome of a repeated id may lie some moves back.
+  static absl::StatusOr<std::optional<MoveInfo>> FindMove(StoreAccess& store,
+                                                          const CommitResult& result) {
+    const bool is_new = result.outcome != CommitResult::Outcome::kRepeated;
+    ASSIGN_OR_RETURN(const std::vector<MoveInfo> moves, store.Moves(is_new ? kRecent : SIZE_MAX));
+    for (const MoveInfo& candidate : moves) {
+      if (candidate.transaction == result.transaction && !IsRefused(candidate)) return candidate;
     }
+    return std::nullopt;
+  }
+
+  static absl::StatusOr<ExitCode> Report(Session& session, StoreAccess& store,
+                                         const CommitResult& result) {
+    ASSIGN_OR_RETURN(const std::optional<MoveInfo> move, FindMove(store, result));
+    ASSIGN_OR_RETURN(const AccessStatus status, store.Status());
     const bool has_moved = result.outcome != CommitResult::Outcome::kUnchanged && move.has_value();
     const VersionId from = has_moved ? move->from : result.head;
     std::string text;
     switch (result.outcome) {
       case CommitResult::Outcome::kCommitted:
+      case CommitResult::Outcome::kServedNotDurable:
         text = absl::StrCat("Head moved from ", ToString(from), " to ", ToString(result.version),
                             " in ", FormatDuration(result.duration_micros),
                             "\nPublishing is on hold until `wstore resume`\n");
@@ -126,7 +130,8 @@ class RollbackCommand final : public Command {
                           {"duration_ms", MsOf(result.duration_micros)},
                           {"from", JsonOf(from)},
                           {"to", JsonOf(result.version)},
-                          {"hold", JsonOf(store.status().hold)}});
+                          {"hold", JsonOf(status.store.hold)}});
+    return ExitCode::kDone;
   }
 
   std::string target_;

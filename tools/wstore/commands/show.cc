@@ -23,20 +23,17 @@ class ShowCommand final : public Command {
   }
 
   absl::StatusOr<ExitCode> Run(Session& session) override {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, session.OpenForReading());
-    ASSIGN_OR_RETURN(const VersionId id, store->Resolve(version_));
-    ASSIGN_OR_RETURN(const VersionInfo version, store->version(id));
-    const VersionContext context(*store);
-    const Digest& base_digest = store->head().base_digest;
+    ASSIGN_OR_RETURN(const std::unique_ptr<StoreAccess> store, session.OpenForReading());
+    ASSIGN_OR_RETURN(const VersionInfo version, store->Version(version_));
+    ASSIGN_OR_RETURN(const VersionContext context, VersionContext::Load(*store));
     Json document = JsonOf(version, context);
-    document["base_digest"] = ToHex(base_digest);
-    session.Result(Text(version, context, store->manifest(), base_digest), document);
+    document["base_digest"] = ToHex(context.base.digest);
+    session.Result(Text(version, context), document);
     return ExitCode::kDone;
   }
 
  private:
-  static std::string Text(const VersionInfo& version, const VersionContext& context,
-                          const Manifest& manifest, const Digest& base_digest) {
+  static std::string Text(const VersionInfo& version, const VersionContext& context) {
     const bool is_base = !version.parent.has_value();
     std::vector<std::pair<std::string, std::string>> facts;
     facts.emplace_back("version", absl::StrCat(ToString(version.version),
@@ -58,14 +55,14 @@ class ShowCommand final : public Command {
       facts.emplace_back("base", absl::StrCat(FormatCountOf(version.tensors, "tensor"), ", ",
                                               FormatCountOf(version.elements, "element")));
     } else {
-      facts.emplace_back("changed", Summary(version.elements, version.tensors, manifest));
+      facts.emplace_back("changed", Summary(version.elements, version.tensors, context.base));
     }
     facts.emplace_back("size", absl::StrCat(FormatBytes(version.payload_bytes), " (",
                                             FormatCountOf(version.payload_bytes, "byte"), ")"));
     facts.emplace_back("verified", std::string(VerifiedName(version.verified)));
     facts.emplace_back("chain digest", ToHex(version.chain_digest));
     if (!is_base) facts.emplace_back("patch digest", ToHex(version.patch_digest));
-    facts.emplace_back("base digest", ToHex(base_digest));
+    facts.emplace_back("base digest", ToHex(context.base.digest));
     facts.emplace_back("fingerprint", ToHex(version.fingerprint));
     if (!is_base) {
       const std::string id = version.transaction_id.empty()

@@ -4,6 +4,7 @@
 #include "tools/wstore/command.h"
 #include "tools/wstore/format.h"
 #include "tools/wstore/table.h"
+#include "tools/wstore/worker_table.h"
 
 namespace wstore::cli {
 namespace {
@@ -23,12 +24,13 @@ class StatusCommand final : public Command {
   }
 
   absl::StatusOr<ExitCode> Run(Session& session) override {
-    absl::StatusOr<std::unique_ptr<Store>> store = session.OpenForReading();
+    const absl::StatusOr<std::unique_ptr<StoreAccess>> store = session.OpenForReading();
     // A store too damaged to be opened still has a status.
     if (absl::IsDataLoss(store.status())) return Damaged(session, store.status());
     RETURN_IF_ERROR(store.status());
-    const StoreStatus status = (*store)->status();
-    const bool is_well = status.state == "ok" || status.state == "hold";
+    ASSIGN_OR_RETURN(const AccessStatus status, (*store)->Status());
+    const std::string& state = status.store.state;
+    const bool is_well = state == "ok" || state == "hold";
     session.Result(Text(session, status), Document(status));
     return is_check_ && !is_well ? ExitCode::kCorrupt : ExitCode::kDone;
   }
@@ -52,11 +54,13 @@ class StatusCommand final : public Command {
     return is_check_ ? ExitCode::kCorrupt : ExitCode::kDone;
   }
 
-  static Json Document(const StoreStatus& status) {
+  static Json Document(const AccessStatus& access) {
+    const StoreStatus& status = access.store;
+    Json workers = Json::array();
+    for (const WorkerInfo& worker : access.workers) workers.push_back(JsonOf(worker));
     return {
         {"head", JsonOf(status.head.version)},
-        // An embedded store acknowledges nothing that is not durable.
-        {"durable", JsonOf(status.head.version)},
+        {"durable", JsonOf(access.durable)},
         {"state", status.state},
         {"detail", status.detail},
         {"hold", JsonOf(status.hold)},
@@ -65,15 +69,17 @@ class StatusCommand final : public Command {
         {"versions", status.versions},
         {"move", status.head.move.value()},
         {"chain_digest", ToHex(status.head.chain_digest)},
-        {"workers", Json::array()},
+        {"server", access.address.empty() ? Json(nullptr) : Json(access.address)},
+        {"workers", workers},
     };
   }
 
-  static std::string Text(const Session& session, const StoreStatus& status) {
+  static std::string Text(const Session& session, const AccessStatus& access) {
+    const StoreStatus& status = access.store;
     std::vector<std::pair<std::string, std::string>> facts = {
-        {"store", Printable(*session.StoreDirectory())},
-        {"state", status.state},
-    };
+        {"store", Printable(session.StoreName())}};
+    if (!access.address.empty()) facts.emplace_back("", "served at " + Printable(access.address));
+    facts.emplace_back("state", status.state);
     if (!status.detail.empty()) facts.emplace_back("", Printable(status.detail));
     if (status.hold.has_value()) {
       facts.emplace_back("", absl::StrCat("since ", FormatTime(status.hold->created_unix_micros),
@@ -88,7 +94,11 @@ class StatusCommand final : public Command {
                                                  ", ", FormatBytes(status.base.size_bytes))},
                                {"", absl::StrCat("digest ", ToHex(status.base.digest))},
                                {"journal", FormatBytes(status.journal_bytes)}});
-    return RenderFacts(facts);
+    if (access.durable != status.head.version) {
+      facts.emplace_back("durable", ToString(access.durable));
+    }
+    const std::string workers = RenderWorkers(access.workers, session.table_width());
+    return absl::StrCat(RenderFacts(facts), workers.empty() ? "" : "\n", workers);
   }
 
   bool is_check_ = false;

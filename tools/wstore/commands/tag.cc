@@ -35,10 +35,10 @@ class TagCommand final : public Command {
 
  private:
   static absl::StatusOr<ExitCode> List(Session& session) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, session.OpenForReading());
+    ASSIGN_OR_RETURN(const std::unique_ptr<StoreAccess> store, session.OpenForReading());
     Json document = Json::array();
     Table table({{"TAG"}, {"VERSION"}, {"CREATED (UTC)"}, {"BY"}});
-    const std::vector<TagInfo> tags = store->tags();
+    ASSIGN_OR_RETURN(const std::vector<TagInfo> tags, store->Tags());
     for (const TagInfo& tag : tags) {
       document.push_back(JsonOf(tag));
       table.AddRow({Printable(tag.name), ToString(tag.version), FormatTime(tag.created_unix_micros),
@@ -50,10 +50,12 @@ class TagCommand final : public Command {
   }
 
   absl::StatusOr<ExitCode> Set(Session& session) const {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, session.OpenForWriting());
-    ASSIGN_OR_RETURN(const VersionId version, store->Resolve(version_));
+    ASSIGN_OR_RETURN(const std::unique_ptr<StoreAccess> store, session.OpenForWriting());
+    ASSIGN_OR_RETURN(const VersionInfo info, store->Version(version_));
+    const VersionId version = info.version;
+    ASSIGN_OR_RETURN(const std::vector<TagInfo> tags, store->Tags());
     std::optional<VersionId> previous;
-    for (const TagInfo& tag : store->tags()) {
+    for (const TagInfo& tag : tags) {
       if (tag.name == name_) previous = tag.version;
     }
     RETURN_IF_ERROR(store->Tag(name_, version));

@@ -22,12 +22,16 @@ class VerifyCommand final : public Command {
     verb->add_flag("--all", is_all_, "Every version")->excludes(version);
     verb->add_flag("--base", is_base_,
                    "Read the base's files too, and compare them with the recorded digests");
-    verb->footer(Examples({"wstore verify", "wstore verify --all --base"}));
+    verb->add_flag("--workers", is_workers_,
+                   "Instead: the live memory of every rank that follows the store")
+        ->excludes(version);
+    verb->footer(
+        Examples({"wstore verify", "wstore verify --all --base", "wstore verify --workers"}));
     return verb;
   }
 
   absl::StatusOr<ExitCode> Run(Session& session) override {
-    absl::StatusOr<std::unique_ptr<Store>> store = Open(session);
+    const absl::StatusOr<std::unique_ptr<StoreAccess>> store = Open(session);
     // Damage that keeps the store from being opened is what this verb is there to find.
     if (absl::IsDataLoss(store.status())) {
       VerifyReport report;
@@ -36,14 +40,15 @@ class VerifyCommand final : public Command {
       return Report(session, report, nullptr);
     }
     RETURN_IF_ERROR(store.status());
+    if (is_workers_) return Workers(session, **store);
     ProgressLine progress("verifying", session.shows_progress());
     VerifyOptions options;
     options.all = is_all_;
     options.base = is_base_;
     options.progress = progress.Callback();
     if (!version_.empty()) {
-      ASSIGN_OR_RETURN(const VersionId version, (*store)->Resolve(version_));
-      options.versions.push_back(version);
+      ASSIGN_OR_RETURN(const VersionInfo version, (*store)->Version(version_));
+      options.versions.push_back(version.version);
     }
     ASSIGN_OR_RETURN(const VerifyReport report, (*store)->Verify(options));
     progress.Finish();
@@ -51,11 +56,37 @@ class VerifyCommand final : public Command {
   }
 
  private:
+  static absl::StatusOr<ExitCode> Workers(Session& session, StoreAccess& store) {
+    ASSIGN_OR_RETURN(const Client* const client, store.Server());
+    ASSIGN_OR_RETURN(const std::vector<WorkerCheck> checks,
+                     client->VerifyWorkers(store.NextDeadline()));
+    Json problems = Json::array();
+    Json checked = Json::array();
+    std::string text;
+    for (const WorkerCheck& check : checks) {
+      const std::string name = absl::StrCat(check.instance, "/", check.rank);
+      checked.push_back(name);
+      const std::string version = check.version ? ToString(*check.version) : "";
+      if (check.fault) {
+        problems.push_back({{"version", JsonOf(check.version)},
+                            {"worker", name},
+                            {"tensor", nullptr},
+                            {"what", *check.fault}});
+      }
+      absl::StrAppend(&text, Printable(name), version.empty() ? "" : " holds ", version, ": ",
+                      check.fault ? Printable(*check.fault) : "all sums are right", "\n");
+    }
+    if (checks.empty()) session.Remark("No workers follow this store.");
+    const bool ok = problems.empty();
+    session.Result(text, {{"ok", ok}, {"checked", checked}, {"problems", problems}});
+    return ok ? ExitCode::kDone : ExitCode::kCorrupt;
+  }
+
   // Open for writing, --base also records new times of files whose content is as it was; beside
   // another writer it does without.
-  absl::StatusOr<std::unique_ptr<Store>> Open(const Session& session) const {
+  absl::StatusOr<std::unique_ptr<StoreAccess>> Open(const Session& session) const {
     if (!is_base_) return session.OpenForReading();
-    absl::StatusOr<std::unique_ptr<Store>> store = session.OpenForWriting();
+    absl::StatusOr<std::unique_ptr<StoreAccess>> store = session.OpenForWriting();
     return absl::IsUnavailable(store.status()) ? session.OpenForReading() : std::move(store);
   }
 
@@ -104,6 +135,7 @@ class VerifyCommand final : public Command {
   std::string version_;
   bool is_all_ = false;
   bool is_base_ = false;
+  bool is_workers_ = false;
 };
 
 }  // namespace
