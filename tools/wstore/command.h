@@ -62,6 +62,7 @@ std::unique_ptr<Command> MakeTxCommand();
 std::unique_ptr<Command> MakeVerifyCommand();
 std::unique_ptr<Command> MakeExportCommand();
 std::unique_ptr<Command> MakeServeCommand();
+std::unique_ptr<Command> MakeWorkerCommand();
 std::unique_ptr<Command> MakeBenchCommand();
 std::unique_ptr<Command> MakeCompletionCommand();
 
