@@ -81,14 +81,14 @@ class SlotFile {
   }
 
   void Write(std::string_view bytes) {
+    // Whoever reads one of the words also sees this.
     slot_->sequence.fetch_add(1, std::memory_order_acq_rel);
-    std::atomic_thread_fence(std::memory_order_release);
-    slot_->size_bytes.store(bytes.size(), std::memory_order_relaxed);
+    slot_->size_bytes.store(bytes.size(), std::memory_order_release);
     for (size_t i = 0; i * sizeof(uint64_t) < bytes.size(); ++i) {
       uint64_t word = 0;
       std::memcpy(&word, bytes.data() + i * sizeof(word),
                   std::min(sizeof(word), bytes.size() - i * sizeof(word)));
-      slot_->words[i].store(word, std::memory_order_relaxed);
+      slot_->words[i].store(word, std::memory_order_release);
     }
     slot_->sequence.fetch_add(1, std::memory_order_release);
   }
@@ -102,14 +102,13 @@ class SlotFile {
   // Nothing: it is being written.
   std::optional<std::string> Read() const {
     const uint64_t before = slot_->sequence.load(std::memory_order_acquire);
-    const uint64_t size = slot_->size_bytes.load(std::memory_order_relaxed);
+    const uint64_t size = slot_->size_bytes.load(std::memory_order_acquire);
     if (before % 2 == 1 || size > InstanceGroup::kMaxShownBytes) return std::nullopt;
     std::string bytes(kWords * sizeof(uint64_t), '\0');
     for (size_t i = 0; i * sizeof(uint64_t) < size; ++i) {
-      const uint64_t word = slot_->words[i].load(std::memory_order_relaxed);
+      const uint64_t word = slot_->words[i].load(std::memory_order_acquire);
       std::memcpy(bytes.data() + i * sizeof(word), &word, sizeof(word));
     }
-    std::atomic_thread_fence(std::memory_order_acquire);
     if (slot_->sequence.load(std::memory_order_relaxed) != before) return std::nullopt;
     bytes.resize(size);
     return bytes;
