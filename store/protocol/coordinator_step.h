@@ -60,6 +60,7 @@ class CoordinatorStep {
   bool AdvanceVoting();
   bool AdvanceApplying();
   bool Unfenceable(const Instance& instance) const;
+  bool HasLostRank(const Instance& instance) const;
   bool AbortedByDeadline(const Instance& instance, std::string_view what, Micros deadline);
   // A refusal or a laggard does not stop a rollback; anything else aborts. True: aborted.
   bool AbortedBy(const Instance& instance, const std::string& why);

@@ -155,14 +155,28 @@ bool CoordinatorStep::Unfenceable(const Instance& instance) const {
                      [](const RankRow& row) { return row.Unfenceable(); });
 }
 
+// A rank has been silent for so long that its lease has ended, so the instance cannot vote before
+// that rank is started again. One that cannot be fenced may still serve, and is waited for.
+bool CoordinatorStep::HasLostRank(const Instance& instance) const {
+  if (Unfenceable(instance)) return false;
+  return std::any_of(instance.ranks.begin(), instance.ranks.end(), [this](const RankRow& row) {
+    return row.LeaseEnds() <= now_ && now_ >= row.heard_at + LeaseAllowance();
+  });
+}
+
 // True: the transaction needs this instance, and does not wait for it any longer.
 bool CoordinatorStep::AbortedByDeadline(const Instance& instance, std::string_view what,
                                         Micros deadline) {
   const bool unfenceable = Unfenceable(instance);
-  if (now_ < s_.active->deadline || (!unfenceable && laggards() == Laggards::kFence)) return false;
+  const bool lost = s_.active->phase == TransactionPhase::kVoting && HasLostRank(instance);
+  if (now_ < s_.active->deadline && !lost) return false;
+  if (!unfenceable && laggards() == Laggards::kFence) return false;
+  const std::string reason =
+      lost ? absl::StrCat(" has lost a rank, and cannot ", std::string(what))
+           : absl::StrCat(" did not ", std::string(what), " within ", deadline / 1000, " ms");
   AbortActive(absl::AbortedError(absl::StrCat(
-      "instance ", instance.name, " did not ", std::string(what), " within ", deadline / 1000,
-      " ms", unfenceable ? ", and cannot be fenced: evict it, if its processes are gone" : "")));
+      "instance ", instance.name, reason,
+      unfenceable ? ", and cannot be fenced: evict it, if its processes are gone" : "")));
   return true;
 }
 
@@ -184,7 +198,7 @@ bool CoordinatorStep::AdvanceVoting() {
       if (AbortedBy(instance, refusal)) return true;
     } else if (!voted) {
       if (AbortedByDeadline(instance, "vote", timing().vote_deadline)) return true;
-      waiting = true;
+      waiting = waiting || !HasLostRank(instance);
     }
   }
   if (waiting && now_ < s_.active->deadline) return false;

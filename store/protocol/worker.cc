@@ -308,6 +308,8 @@ class WorkerStep {
   }
 
   void Prepare(const Plan& plan) {
+    // The store has not heard yet that it is being staged, and all of it has come meanwhile.
+    if (IsUpdate(plan.transaction) && plan.complete) return FinishOrdered(plan);
     if (s_.update || s_.taking_back || !Matches(plan)) return;
     if (plan.layout_generation != s_.layout_generation) return;
     // What it has refused it takes only once it is decided, from a store that knows.

@@ -48,6 +48,38 @@ TEST_CASE("a laggard is fenced after its lease, or aborts") {
   REQUIRE(store.Last(b).kind == OrderKind::kGrant);
 }
 
+TEST_CASE("a vote does not wait for an instance that has lost a rank") {
+  CoordinatorConfig config;
+  SECTION("fence") { config.laggards = Laggards::kFence; }
+  SECTION("abort") { config.laggards = Laggards::kAbort; }
+  Store store(config);
+  Report& a = store.Of("a");
+  Report& b = store.Of("b", 0, 2);
+  Report& silent = store.Of("b", 1, 2);
+  store.Serve(a);
+  store.Say(silent);
+  store.Serve(b);
+  store.Serve(silent);
+  store.Stage1(store.Publish("p"));
+  store.SayStage(a, Stage::kStaged);
+  store.SayStage(b, Stage::kStaged);
+  const Timing timing;
+  store.now += timing.lease + timing.skew - 1;
+  store.Say(a);
+  store.Say(b);
+  REQUIRE(store.state.active->phase == TransactionPhase::kVoting);
+  ++store.now;
+  store.Do(CoordinatorTick{});
+  if (config.laggards == Laggards::kAbort) {
+    REQUIRE(store.answers.back().kind == AnswerKind::kAborted);
+    REQUIRE_THAT(store.answers.back().status.ToString(), Catch::Matchers::Contains("instance b"));
+    return;
+  }
+  REQUIRE(store.state.active->phase == TransactionPhase::kApplying);
+  REQUIRE(store.Last(a).kind == OrderKind::kApply);
+  REQUIRE(store.Last(b).kind != OrderKind::kApply);
+}
+
 TEST_CASE("an instance that cannot be fenced aborts the transaction that it misses") {
   Store store;
   Report& a = store.Of("a");

@@ -246,6 +246,21 @@ TEST_CASE("a set that was staged for another layout is refused") {
   REQUIRE(Find<Begin>(rank.Do(OrderReceived{prepare})) == nullptr);
 }
 
+TEST_CASE("content that was whole before its staging was reported is finished at once") {
+  Rank rank;
+  rank.Serve();
+  Order prepare = rank.MakeOrder(OrderKind::kPrepare);
+  prepare.plan.layout_generation = 1;
+  prepare.plan.complete = false;
+  const WorkerEffects begun = rank.Do(OrderReceived{prepare});
+  REQUIRE(Find<Begin>(begun) != nullptr);
+  REQUIRE(Find<Finish>(begun) == nullptr);
+  prepare.plan.complete = true;
+  REQUIRE(Find<Finish>(rank.Do(OrderReceived{prepare})) != nullptr);
+  // Again changes nothing.
+  REQUIRE(rank.Do(OrderReceived{prepare}).list.empty());
+}
+
 TEST_CASE("a failed apply is told, and the rank goes on as before") {
   Rank rank;
   rank.Serve();
