@@ -42,6 +42,10 @@ void Fleet::Log(const std::string& line) const {
   if (options_.log) options_.log(line);
 }
 
+void Fleet::AtStep(std::string_view step) const {
+  if (options_.on_step) options_.on_step(step);
+}
+
 void Fleet::Ended(std::string_view why, std::string_view outcome, int64_t micros) const {
   if (options_.ended) options_.ended(why, outcome, micros);
 }
@@ -133,6 +137,7 @@ void Fleet::Carry(const protocol::SendOrder& effect) {
   const protocol::Order& order = effect.order;
   const auto found = ranks_.find({order.rank, order.incarnation});
   if (found == ranks_.end()) return;
+  if (order.kind == protocol::OrderKind::kApply) AtStep("applying");
   RankOrder out;
   out.order = order;
   const bool active = state_.active && state_.active->number == order.plan.transaction;
@@ -161,6 +166,7 @@ void Fleet::Carry(const protocol::SyncEpoch& effect) {
 
 void Fleet::Carry(const protocol::ReserveNumbers& effect) {
   WSTORE_CHECK(state_.active.has_value());
+  AtStep("reserving");
   const protocol::ActiveTransaction& active = *state_.active;
   std::optional<LivePublish> publish;
   if (MakesVersion(active.request.kind)) {
@@ -190,6 +196,7 @@ void Fleet::Carry(const protocol::ReserveNumbers& effect) {
 }
 
 void Fleet::Carry(const protocol::CompleteContent& effect) {
+  AtStep("completing");
   const protocol::ActiveTransaction& active = *state_.active;
   const TransactionNumber number = effect.transaction;
   if (MakesVersion(active.request.kind)) {
@@ -259,7 +266,9 @@ void Fleet::CommitRecord(const LiveRecord& record, const std::string& why) {
       Feed(protocol::RecordWritten{number, outcome, status});
     });
   };
+  AtStep("recording");
   absl::Status status = live_.Write(record);
+  if (status.ok()) AtStep("recorded");
   if (status.ok()) Ended(why, "committed", record.duration_micros);
   if (status.ok() && !record.sync) {
     report(RecordOutcome::kAppended, status);
@@ -340,6 +349,7 @@ void Fleet::Carry(const protocol::Answer& effect) {
   if (found == waiters_.end()) return;  // nobody waits: it was the server's own
   const Waiter waiter = std::move(found->second);
   waiters_.erase(found);
+  if (effect.kind != AnswerKind::kBegun) AtStep("answering");
   FleetAnswer answer;
   answer.kind = effect.kind;
   answer.status = effect.status;

@@ -40,6 +40,9 @@ class Fleet {
     // Told of every transaction that ends: "publish", "rollback" or "promote"; "committed",
     // "aborted" or "refused"; and how long it took. From any thread; empty: nobody.
     std::function<void(std::string_view why, std::string_view outcome, int64_t micros)> ended;
+    // "reserving", "completing", "applying", "recording", "recorded", "answering": before each is
+    // done, of every transaction. For tests of faults: it may stop the process.
+    std::function<void(std::string_view)> on_step;
     Clock* clock = nullptr;  // null: the system's
   };
 
@@ -131,6 +134,7 @@ class Fleet {
 
   int64_t now() const { return clock_.NowMonotonicMicros(); }
   void Log(const std::string& line) const;
+  void AtStep(std::string_view step) const;
   void Ended(std::string_view why, std::string_view outcome, int64_t micros) const;
 
   // fleet.cc: the strand, and effects. All that follow run on the strand, unless they say else.

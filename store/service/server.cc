@@ -79,6 +79,7 @@ class ServerImpl final : public Server {
     fleet.coordinator = options.coordinator;
     fleet.actor = live.open.actor;
     fleet.log = options.log;
+    fleet.on_step = options.on_step;
     fleet.ended = [this](std::string_view why, std::string_view outcome, int64_t micros) {
       transactions_.Add(why, outcome, micros);
     };

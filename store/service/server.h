@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,6 +34,8 @@ struct ServerOptions {
   std::string actor;                                // of the server itself; empty: user@host
   int threads = 0;                                  // for content; 0: one per processor
   uint64_t memory_limit_bytes = uint64_t{1} << 30;  // of gRPC's buffers, for all connections
+  // See Fleet::Options::on_step.
+  std::function<void(std::string_view)> on_step;
   // One line each, without time and newline. From any thread.
   std::function<void(const std::string&)> log;
 };

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <iostream>
 #include <mutex>
@@ -78,6 +79,8 @@ class ServeCommand final : public Command {
         ->needs(certificate);
     verb->add_flag("--insecure-tcp", insecure_tcp_,
                    "Listen on TCP without TLS: whoever reaches the port may do everything");
+    // For tests of faults: the first time that it comes there, it stops as if by SIGSTOP.
+    verb->add_option("--stop-at", stop_at_)->group("");
     verb->footer(Examples({"wstore --store /stores/m serve",
                            "wstore serve --listen unix:/run/wstore/m.sock --lease 2s"}));
     return verb;
@@ -134,6 +137,12 @@ class ServeCommand final : public Command {
     options->listen = listen_;
     if (!tls_.certificate_chain.empty()) options->tls = tls_;
     options->insecure_tcp = insecure_tcp_;
+    if (!stop_at_.empty()) {
+      auto stopped = std::make_shared<std::atomic<bool>>(false);
+      options->on_step = [wanted = stop_at_, stopped](std::string_view step) {
+        if (step == wanted && !stopped->exchange(true)) raise(SIGSTOP);
+      };
+    }
     options->log = [](const std::string& line) {
       std::string text =
           absl::StrCat("time=", FormatRfc3339(SystemClock().NowUnixMicros()), " ", line);
@@ -157,6 +166,7 @@ class ServeCommand final : public Command {
   std::string grace_ = "10s";
   service::TlsFiles tls_;
   bool insecure_tcp_ = false;
+  std::string stop_at_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -123,7 +124,8 @@ class WorkerCommand final : public Command {
                      "stop, or serve on: such a worker cannot be fenced")
         ->capture_default_str()
         ->check(CLI::IsMember({"stop", "serve"}));
-    // For tests of faults. STEP:stop stops the process there, STEP:kill ends it.
+    // For tests of faults. STEP:stop stops the process there, STEP:kill ends it, of the first
+    // update after it has begun to serve.
     verb->add_option("--at-step", at_step_)->group("");
     verb->footer(
         Examples({"wstore worker --server unix:/srv/m/wstore.sock --layout /models/qwen3-8b",
@@ -231,15 +233,15 @@ class WorkerCommand final : public Command {
     return place;
   }
 
-  absl::Status SetFault(WorkerOptions* options) const {
+  absl::Status SetFault(WorkerOptions* options) {
     if (at_step_.empty()) return absl::OkStatus();
     const std::vector<std::string> parts = absl::StrSplit(at_step_, ':');
     if (parts.size() != 2 || (parts[1] != "stop" && parts[1] != "kill")) {
       return UsageError("--at-step: give STEP:stop or STEP:kill");
     }
-    options->on_step = [step = parts[0],
+    options->on_step = [this, step = parts[0],
                         number = parts[1] == "stop" ? SIGSTOP : SIGKILL](std::string_view reached) {
-      if (reached == step) kill(getpid(), number);
+      if (reached == step && has_served_.exchange(false)) kill(getpid(), number);
     };
     return absl::OkStatus();
   }
@@ -299,10 +301,11 @@ class WorkerCommand final : public Command {
   }
 
   // Steps that take their time and compute nothing, until a signal.
-  void RunEngine(Worker& worker, Narrator& narrator, const sigset_t& signals) const {
+  void RunEngine(Worker& worker, Narrator& narrator, const sigset_t& signals) {
     bool served = false;
     std::optional<VersionName> shown;
     std::string detail;
+    int64_t released_micros = 0;  // when output of `shown` was released last
     for (;;) {
       const SafePoint at = worker.AtSafePoint(Deadline::After(kLookMicros));
       const WorkerStatus status = worker.status();
@@ -312,12 +315,18 @@ class WorkerCommand final : public Command {
             "serving",
             {{"version", VersionJson(status.version)},
              {"move", status.move.value()},
-             {"pause_ms", pause_ms}},
+             {"pause_ms", pause_ms},
+             {"at_micros", SystemClock().NowMonotonicMicros()},
+             {"released_micros", released_micros}},
             absl::StrCat("serving ", ToString(*status.version), ", move ", status.move.value(),
                          ", after a pause of ", FormatDuration(status.last_pause_micros)));
+        if (!shown) has_served_ = true;
         shown = status.version;
       } else if (!status.may_serve && served && at != SafePoint::kRun) {
-        narrator.Say("paused", {{"standing", status.standing}, {"detail", status.detail}},
+        narrator.Say("paused",
+                     {{"standing", status.standing},
+                      {"detail", status.detail},
+                      {"released_micros", released_micros}},
                      absl::StrCat("not serving: ", status.standing, " ", status.detail));
       } else if (!status.may_serve && status.detail != detail) {
         narrator.Say("waiting", {{"standing", status.standing}, {"detail", status.detail}},
@@ -326,9 +335,15 @@ class WorkerCommand final : public Command {
       served = status.may_serve;
       detail = status.detail;
       if (at == SafePoint::kClosed) return;
-      const int64_t micros = at == SafePoint::kRun ? step_micros_ : 0;
+      // Ranks of an engine make their steps together. These do not, so that one that has fallen
+      // behind hurries to the step where the others wait.
+      const int64_t micros = at == SafePoint::kRun && status.may_serve ? step_micros_ : 0;
       const timespec step = {micros / 1'000'000, micros % 1'000'000 * 1000};
       if (sigtimedwait(&signals, nullptr, &step) > 0) return;
+      // Here an engine would release what the step made.
+      if (at == SafePoint::kRun && worker.MayServe()) {
+        released_micros = SystemClock().NowMonotonicMicros();
+      }
     }
   }
 
@@ -347,6 +362,7 @@ class WorkerCommand final : public Command {
   std::string at_step_;
   std::string name_;
   int64_t step_micros_ = 0;
+  std::atomic<bool> has_served_ = false;
 };
 
 }  // namespace

@@ -1,0 +1,306 @@
+// Whole processes are killed and stopped at every step of a publish. Whatever happens, no two ranks
+// serve different versions, what was acknowledged stays, and all come to one version, bit for bit.
+#include <signal.h>
+
+#include <algorithm>
+#include <fstream>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "common/clock.h"
+#include "tests/fault/proxy.h"
+#include "tests/support/catch.h"
+#include "tests/support/naive_safetensors.h"
+#include "tests/support/random.h"
+#include "tests/support/temp_dir.h"
+#include "tools/demo/model.h"
+#include "tools/process/local_fleet.h"
+
+namespace wstore::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int64_t kSecond = 1'000'000;
+constexpr int64_t kWait = 30 * kSecond;
+constexpr size_t kRanks = 4;
+constexpr int kUnavailable = 6;
+constexpr int kAborted = 7;
+
+const std::vector<std::string> kRankSteps = {"staged",   "voted",   "paused",
+                                             "applying", "applied", "decided"};
+const std::vector<std::string> kServerSteps = {"reserving", "completing", "applying",
+                                               "recording", "recorded",   "answering"};
+
+enum class Victim { kRank, kServer, kTrainer };
+
+struct Scenario {
+  Victim victim;
+  std::string step;
+  int signal;
+};
+
+std::string Name(const Scenario& scenario) {
+  const char* const who = scenario.victim == Victim::kRank     ? "rank"
+                          : scenario.victim == Victim::kServer ? "server"
+                                                               : "trainer";
+  return std::string(scenario.signal == SIGKILL ? "SIGKILL" : "SIGSTOP") + " of the " + who +
+         " at " + scenario.step;
+}
+
+// A fleet that lives through one scenario after another.
+class FaultFixture {
+ public:
+  // `tcp_port`: the server listens there, too; 0: on its unix socket only.
+  explicit FaultFixture(int tcp_port = 0) {
+    REQUIRE_OK(model_.Write(directory_ / "checkpoint-0"));
+    LocalFleet::Options options;
+    options.program = WSTORE_BINARY;
+    options.directory = directory_.path();
+    options.checkpoint = directory_ / "checkpoint-0";
+    options.server_arguments = {"--lease",          "500ms", "--skew",          "200ms",
+                                "--apply-deadline", "1s",    "--hold-deadline", "2s"};
+    if (tcp_port != 0) {
+      options.server_arguments.insert(
+          options.server_arguments.end(),
+          {"--listen", "unix:" + (directory_ / "store/wstore.sock"), "--listen",
+           "127.0.0.1:" + std::to_string(tcp_port), "--insecure-tcp"});
+    }
+    auto fleet = LocalFleet::Create(options);
+    REQUIRE_OK(fleet);
+    fleet_ = *std::move(fleet);
+    REQUIRE_OK(fleet_->StartServer());
+    REQUIRE_OK(fleet_->StartInstance("a"));
+    REQUIRE_OK(fleet_->StartInstance("b"));
+    REQUIRE_OK(fleet_->AwaitCurrent("v0", kRanks, kWait));
+  }
+
+  LocalFleet& fleet() { return *fleet_; }
+  std::string Head() {
+    auto status = fleet_->Must({"status"});
+    REQUIRE_OK(status);
+    return (*status)["head"];
+  }
+
+  // The next training step's checkpoint.
+  std::string NextCheckpoint() {
+    model_.TrainStep();
+    const std::string path = directory_ / ("checkpoint-" + std::to_string(model_.steps()));
+    REQUIRE_OK(model_.Write(path));
+    return path;
+  }
+
+  std::unique_ptr<ChildProcess> StartPublish(const std::string& checkpoint, const std::string& id) {
+    ChildProcess::Options child;
+    child.out_path = fleet_->log_path("publish-" + id);
+    auto process = ChildProcess::Start({WSTORE_BINARY, "--store", fleet_->store_path(), "--timeout",
+                                        "8s", "publish", "--from", checkpoint, "--id", id},
+                                       child);
+    REQUIRE_OK(process);
+    return *std::move(process);
+  }
+
+  // Until it is committed: what a trainer does whose publish did not come through.
+  void PublishUntilCommitted(const std::string& checkpoint, const std::string& id) {
+    for (int attempt = 0; attempt < 20; ++attempt) {
+      const auto process = StartPublish(checkpoint, id);
+      const std::optional<int> status = process->Wait(kWait);
+      REQUIRE(status.has_value());
+      if (*status == 0) return;
+      INFO(ReadFile(process->options().out_path));
+      REQUIRE((*status == kUnavailable || *status == kAborted));
+      std::this_thread::sleep_for(200ms);
+    }
+    FAIL("no attempt to publish " << id << " came through");
+  }
+
+  // All serve head; every id was committed once; memory is head's.
+  void RequireWhole(const std::set<std::string>& committed_ids) {
+    REQUIRE_OK(fleet_->AwaitCurrent(Head(), kRanks, kWait));
+    auto verified = fleet_->Must({"verify", "--workers"});
+    REQUIRE_OK(verified);
+    INFO(verified->dump());
+    REQUIRE((*verified)["ok"] == true);
+    auto moves = fleet_->Must({"log", "--moves"});
+    REQUIRE_OK(moves);
+    const auto publishes =
+        std::count_if(moves->begin(), moves->end(), [](const nlohmann::json& move) {
+          return move["why"] == "publish" && move["outcome"] == "committed";
+        });
+    INFO(moves->dump(1));
+    REQUIRE(static_cast<size_t>(publishes) == committed_ids.size());
+    REQUIRE_OK(fleet_->CheckOneVersionAtATime());
+  }
+
+ private:
+  TempDir directory_;
+  demo::Model model_;
+  std::unique_ptr<LocalFleet> fleet_;
+};
+
+// Starts the victim anew, so that it stops at the step.
+void Arm(FaultFixture& fixture, const Scenario& scenario) {
+  LocalFleet& fleet = fixture.fleet();
+  if (scenario.victim == Victim::kRank) {
+    REQUIRE_OK(fleet.StartRank("b", 1, {"--at-step", scenario.step + ":stop"}));
+    REQUIRE_OK(fleet.AwaitServing("b", 1, kWait));
+  } else {
+    // A trainer is killed while the server stands still at the step.
+    fleet.server().Signal(SIGTERM);
+    REQUIRE(fleet.server().Wait(kWait) == 0);
+    REQUIRE_OK(fleet.StartServer({"--stop-at", scenario.step}));
+  }
+  REQUIRE_OK(fleet.AwaitCurrent(fixture.Head(), kRanks, kWait));
+}
+
+void RunScenario(FaultFixture& fixture, const Scenario& scenario, const std::string& id,
+                 std::mt19937_64& random) {
+  LocalFleet& fleet = fixture.fleet();
+  Arm(fixture, scenario);
+  const std::string checkpoint = fixture.NextCheckpoint();
+  std::unique_ptr<ChildProcess> trainer = fixture.StartPublish(checkpoint, id);
+  ChildProcess& stopped = scenario.victim == Victim::kRank ? fleet.rank("b", 1) : fleet.server();
+  REQUIRE(stopped.WaitStopped(kWait));
+
+  const auto pause = std::chrono::milliseconds(random() % 2500);
+  ChildProcess& victim = scenario.victim == Victim::kTrainer ? *trainer : stopped;
+  victim.Signal(scenario.signal);
+  if (scenario.victim == Victim::kTrainer) stopped.Signal(SIGCONT);
+  std::this_thread::sleep_for(pause);
+  if (scenario.signal == SIGSTOP) {
+    victim.Signal(SIGCONT);
+  } else if (scenario.victim == Victim::kRank) {
+    REQUIRE_OK(fleet.StartRank("b", 1));
+  } else if (scenario.victim == Victim::kServer) {
+    REQUIRE_OK(fleet.StartServer());
+  }
+  // It ends within its deadline, whatever became of the others.
+  const std::optional<int> status = trainer->Wait(12 * kSecond);
+  INFO(ReadFile(trainer->options().out_path));
+  REQUIRE(status.has_value());
+  if (victim.pid() != trainer->pid()) {
+    REQUIRE((*status == 0 || *status == kUnavailable || *status == kAborted));
+  }
+  fixture.PublishUntilCommitted(checkpoint, id);
+}
+
+void RunScenarios(const std::vector<Scenario>& scenarios, std::mt19937_64& random) {
+  FaultFixture fixture;
+  std::set<std::string> ids;
+  for (const Scenario& scenario : scenarios) {
+    const std::string id = "publish-" + std::to_string(ids.size());
+    INFO(Name(scenario) << ", " << id);
+    RunScenario(fixture, scenario, id, random);
+    ids.insert(id);
+    fixture.RequireWhole(ids);
+  }
+}
+
+std::vector<Scenario> AllScenarios() {
+  std::vector<Scenario> all;
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    for (const std::string& step : kRankSteps) all.push_back({Victim::kRank, step, signal});
+    for (const std::string& step : kServerSteps) {
+      all.push_back({Victim::kServer, step, signal});
+      all.push_back({Victim::kTrainer, step, signal});
+    }
+  }
+  return all;
+}
+
+TEST_CASE("Processes that are killed or stopped in the middle of a publish harm nothing") {
+  std::mt19937_64 random(TestSeed("fleet faults"));
+  std::vector<Scenario> scenarios = AllScenarios();
+  std::shuffle(scenarios.begin(), scenarios.end(), random);
+  scenarios.resize(6);
+  RunScenarios(scenarios, random);
+}
+
+TEST_CASE("Every process at every step, killed and stopped", "[.][long]") {
+  std::mt19937_64 random(TestSeed("all fleet faults"));
+  RunScenarios(AllScenarios(), random);
+}
+
+// The most memory that a process has had.
+uint64_t PeakBytes(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stoull(line.substr(6)) * 1024;
+  }
+  FAIL("process " << pid << " is gone");
+  return 0;
+}
+
+TEST_CASE("E03 a stopped rank is fenced once, then delays nobody, and catches up when it goes on") {
+  FaultFixture fixture;
+  LocalFleet& fleet = fixture.fleet();
+  std::set<std::string> ids;
+  const auto publish = [&] {
+    const std::string id = "publish-" + std::to_string(ids.size());
+    const int64_t begun = SystemClock().NowMonotonicMicros();
+    fixture.PublishUntilCommitted(fixture.NextCheckpoint(), id);
+    ids.insert(id);
+    return SystemClock().NowMonotonicMicros() - begun;
+  };
+  const int64_t alone = publish();
+  fleet.rank("b", 0).Signal(SIGSTOP);
+  publish();  // waits for the end of b's lease
+  std::vector<int64_t> times;
+  for (int i = 0; i < 20; ++i) times.push_back(publish());
+  std::nth_element(times.begin(), times.begin() + 10, times.end());
+  // Its lease and the skew are 0.7 s: nobody waits for it again.
+  INFO("alone " << alone << " us, beside a stopped rank " << times[10] << " us");
+  REQUIRE(times[10] < 700'000);
+  REQUIRE(PeakBytes(fleet.server().pid()) < uint64_t{1} << 30);
+  auto workers = fleet.Must({"workers"});
+  REQUIRE_OK(workers);
+  INFO(workers->dump(1));
+  for (const nlohmann::json& worker : *workers) {
+    const bool is_a = worker["instance"] == "a";
+    REQUIRE(is_a == (worker["state"] == "current"));
+  }
+  fleet.rank("b", 0).Signal(SIGCONT);
+  fixture.RequireWhole(ids);
+}
+
+// A port that is free now.
+int FreePort() {
+  const Proxy any(0);
+  return any.port();
+}
+
+TEST_CASE("A slow, a partitioned and a broken network between server and ranks harm nothing") {
+  std::mt19937_64 random(TestSeed("network faults"));
+  const int port = FreePort();
+  FaultFixture fixture(port);
+  Proxy proxy(port);
+  fixture.fleet().SetAddress("b", proxy.address());
+  REQUIRE_OK(fixture.fleet().StartInstance("b"));
+  REQUIRE_OK(fixture.fleet().AwaitCurrent("v0", kRanks, kWait));
+  std::set<std::string> ids;
+  for (const char* const fault : {"delay", "partition", "reset", "partition for good"}) {
+    const std::string id = std::string("publish beside ") + fault;
+    INFO(id);
+    const std::string checkpoint = fixture.NextCheckpoint();
+    if (std::string(fault) == "delay") proxy.SetDelay(60'000);
+    const std::unique_ptr<ChildProcess> trainer = fixture.StartPublish(checkpoint, id);
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 300));
+    if (std::string(fault) == "reset") proxy.Cut();
+    if (std::string(fault) == "partition") {
+      proxy.SetFrozen(true);
+      std::this_thread::sleep_for(std::chrono::milliseconds(random() % 3000));
+      proxy.SetFrozen(false);
+    }
+    if (std::string(fault) == "partition for good") proxy.SetFrozen(true);
+    REQUIRE(trainer->Wait(12 * kSecond).has_value());
+    fixture.PublishUntilCommitted(checkpoint, id);
+    ids.insert(id);
+    proxy.SetDelay(0);
+    proxy.SetFrozen(false);
+    fixture.RequireWhole(ids);
+  }
+}
+
+}  // namespace
+}  // namespace wstore::testing
