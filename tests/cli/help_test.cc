@@ -9,9 +9,9 @@ namespace {
 using Catch::Matchers::Contains;
 
 const std::vector<std::string> kVerbs = {
-    "init", "publish", "promote", "rollback", "hold",   "resume", "mark",
-    "tag",  "evict",   "log",     "show",     "diff",   "status", "workers",
-    "tx",   "verify",  "export",  "serve",    "worker", "bench",  "completion"};
+    "init",   "publish", "promote", "rollback", "hold",   "resume",    "mark", "tag",
+    "evict",  "log",     "show",    "diff",     "status", "workers",   "tx",   "verify",
+    "export", "serve",   "worker",  "demo",     "bench",  "completion"};
 
 TEST_CASE("The program's help lists every verb, its version is that of the project") {
   const CliFixture cli;

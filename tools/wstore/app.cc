@@ -24,12 +24,12 @@ namespace wstore::cli {
 namespace {
 
 constexpr std::array kMakeCommands = {
-    MakeInitCommand,       MakePublishCommand, MakePromoteCommand, MakeRollbackCommand,
-    MakeHoldCommand,       MakeResumeCommand,  MakeMarkCommand,    MakeTagCommand,
-    MakeEvictCommand,      MakeLogCommand,     MakeShowCommand,    MakeDiffCommand,
-    MakeStatusCommand,     MakeWorkersCommand, MakeTxCommand,      MakeVerifyCommand,
-    MakeExportCommand,     MakeServeCommand,   MakeWorkerCommand,  MakeBenchCommand,
-    MakeCompletionCommand,
+    MakeInitCommand,   MakePublishCommand,    MakePromoteCommand, MakeRollbackCommand,
+    MakeHoldCommand,   MakeResumeCommand,     MakeMarkCommand,    MakeTagCommand,
+    MakeEvictCommand,  MakeLogCommand,        MakeShowCommand,    MakeDiffCommand,
+    MakeStatusCommand, MakeWorkersCommand,    MakeTxCommand,      MakeVerifyCommand,
+    MakeExportCommand, MakeServeCommand,      MakeWorkerCommand,  MakeDemoCommand,
+    MakeBenchCommand,  MakeCompletionCommand,
 };
 
 struct Verb {

@@ -63,6 +63,7 @@ std::unique_ptr<Command> MakeVerifyCommand();
 std::unique_ptr<Command> MakeExportCommand();
 std::unique_ptr<Command> MakeServeCommand();
 std::unique_ptr<Command> MakeWorkerCommand();
+std::unique_ptr<Command> MakeDemoCommand();
 std::unique_ptr<Command> MakeBenchCommand();
 std::unique_ptr<Command> MakeCompletionCommand();
 
