@@ -14,6 +14,8 @@ absl::Span<const Benchmark> Benchmarks() {
       {"export", "a version as a dense checkpoint, against a synced copy of the base", false,
        RunExport},
       {"publish", "a whole publish, against xdelta3 and zstd --patch-from", false, RunPublish},
+      {"service", "commits, catch-up and slow readers of a server, against disk and bare stream",
+       false, RunService},
   };
   return kBenchmarks;
 }

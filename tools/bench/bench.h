@@ -54,6 +54,7 @@ absl::StatusOr<std::vector<Measurement>> RunBase(const Options& options);
 absl::StatusOr<std::vector<Measurement>> RunCompose(const Options& options);
 absl::StatusOr<std::vector<Measurement>> RunExport(const Options& options);
 absl::StatusOr<std::vector<Measurement>> RunPublish(const Options& options);
+absl::StatusOr<std::vector<Measurement>> RunService(const Options& options);
 // On GPUs, by Options::device. kUnavailable: built without CUDA, or no driver or device.
 absl::StatusOr<std::vector<Measurement>> RunGpuApply(const Options& options);
 absl::StatusOr<std::vector<Measurement>> RunGpuAudit(const Options& options);

@@ -17,6 +17,9 @@ class Scratch {
   Scratch(Scratch&& other) noexcept;
   Scratch& operator=(Scratch&&) = delete;
 
+  // It stays.
+  void Keep() { path_.clear(); }
+
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
