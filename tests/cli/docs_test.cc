@@ -123,6 +123,23 @@ TEST_CASE("docs/embedding.md shows the example that is built, and what it prints
   RunSteps(StepsOfDocument("docs/embedding.md"));
 }
 
+// The times of a story are its own.
+std::string WithoutNumbers(const std::string& text) {
+  const std::string timed = std::regex_replace(text, std::regex(R"(\b\d+(\.\d+)? (ms|s)\b)"), "T");
+  return std::regex_replace(timed, std::regex(R"(process \d+| +)"), " ");
+}
+
+TEST_CASE("The README's demonstration is what wstore demo prints") {
+  const std::string text = ReadFile(absl::StrCat(kSource, "/README.md"));
+  const size_t begin = text.find("```text\n");
+  REQUIRE(begin != std::string::npos);
+  const std::string shown = text.substr(begin + 8, text.find("```\n", begin + 8) - begin - 8);
+  const ProcessResult result = RunProcess({WSTORE_BINARY, "demo"});
+  INFO(result.out << result.err);
+  REQUIRE(result.exit_status == 0);
+  REQUIRE(WithoutNumbers(result.out) == WithoutNumbers(shown));
+}
+
 TEST_CASE("The README's example is what tools/example runs and prints") {
   const std::vector<Step> expected = StepsOfDocument("README.md");
   REQUIRE(expected.size() >= 6);

@@ -167,7 +167,7 @@ class Story {
     RETURN_IF_ERROR(fleet_->AwaitCurrent("v3", kRanks, kWaitMicros));
     Tell("a publish that was made against v1 was refused, with exit status 3:");
     const std::string message = answer.document["error"]["message"];
-    Tell("    " + message);
+    Tell("    " + message.substr(0, message.find(';')));
     return absl::OkStatus();
   }
 
