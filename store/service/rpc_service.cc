@@ -324,11 +324,12 @@ RpcService::Unary* RpcService::VerifyWorkers(Context* context, const v1::VerifyW
                                              v1::VerifyWorkersResponse* response) {
   auto call = std::make_shared<Call>(*this, context, "VerifyWorkers");
   if (call->finished()) return call->reactor();
-  // The alarm goes off once, cancelled or not, before the service does: `done` is always called.
+  // The alarm goes off once, cancelled or not, before the service does: `done` is always called. An
+  // alarm keeps its callback, so that must not hold the alarm.
   const auto alarm = std::make_shared<grpc::Alarm>();
   const auto number = std::make_shared<std::atomic<uint64_t>>(0);
   const auto is_late = std::make_shared<std::atomic<bool>>(false);
-  alarm->Set(context->deadline() - kAnswerBefore, [this, number, is_late, alarm](bool in_time) {
+  alarm->Set(context->deadline() - kAnswerBefore, [this, number, is_late](bool in_time) {
     is_late->store(in_time);
     if (in_time) fleet_.EndVerification(number->load());
   });

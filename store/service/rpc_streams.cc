@@ -203,8 +203,10 @@ class ContentReactor final : public grpc::ServerWriteReactor<Response>, private 
         waiting_since_ = SystemClock().NowMonotonicMicros();
         return this->StartWrite(&response_);
       case Next::kWait:
+        // The stream does not end before the alarm has gone off. An alarm keeps its callback, so
+        // that must not hold this.
         return alarm_.Set(std::chrono::system_clock::now() + kAskAgain,
-                          [this, self = self_](bool) { Schedule(); });
+                          [this](bool) { Schedule(); });
       case Next::kEnd:
         return End(absl::OkStatus());
     }

@@ -209,8 +209,9 @@ TEST_CASE("an audit is judged once all ranks of the instance have sent theirs") 
   send(*fleet.ranks[0], 1);
   send(*fleet.ranks[1], 2);
   fleet.PumpUntil([&] { return fleet.ranks[1]->verdict().has_value(); });
-  REQUIRE_OK(fleet.ranks[1]->verdict()->status);
-  REQUIRE(fleet.ranks[1]->verdict()->audit == 2);
+  const service::AuditVerdict right = *fleet.ranks[1]->verdict();
+  REQUIRE_OK(right.status);
+  REQUIRE(right.audit == 2);
   fleet.ranks[0]->FlipBit("embed.weight");
   send(*fleet.ranks[0], 3);
   send(*fleet.ranks[1], 4);
