@@ -336,7 +336,7 @@ absl::StatusOr<std::vector<Measurement>> MeasureStoppedReaders(const Options& op
                                                                const Served& served) {
   options.report("service: readers that have stopped");
   constexpr double kShare = 0.99;
-  const int count = options.full ? 1000 : 200;
+  const int count = options.full ? 1000 : 30;
   ASSIGN_OR_RETURN(const std::vector<double> alone, TimeCommits(*served.client(), count));
   ASSIGN_OR_RETURN(const std::shared_ptr<Client> other, Client::Connect(served.connect()));
   StoppedReaders stopped;
