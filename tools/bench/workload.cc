@@ -9,31 +9,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/split_mix.h"
 
 namespace wstore::bench {
 namespace {
 
 constexpr uint64_t kBufferElements = 1 << 20;
 
-// splitmix64 (Steele, Lea and Flood 2014).
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t Next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-  }
-
- private:
-  uint64_t state_;
-};
-
 // 65,536 bf16 numbers that are normal with sigma 0.02: drawing one of them evenly draws a weight.
 std::vector<uint16_t> NormalTable() {
   std::vector<uint16_t> table(65536);
-  Random random(0);
+  SplitMix random(0);
   for (size_t i = 0; i < table.size(); i += 2) {
     // Box and Muller 1958.
     const double u = (static_cast<double>(random.Next() >> 11) + 0.5) / 9007199254740992.0;
@@ -79,7 +65,7 @@ absl::Status WriteCheckpoints(const Workload& workload, const std::string& base_
   base << header;
   changed << header;
   const auto threshold = static_cast<uint64_t>(workload.density * 4294967296.0);
-  Random random(workload.seed);
+  SplitMix random(workload.seed);
   std::vector<uint16_t> before(kBufferElements);
   std::vector<uint16_t> after(kBufferElements);
   for (uint64_t done = 0; done < workload.elements;) {

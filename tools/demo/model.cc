@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/split_mix.h"
 #include "common/status_macros.h"
 #include "store/checkpoint/writer.h"
 
@@ -20,21 +21,6 @@ constexpr uint64_t kHeadDim = 64;
 constexpr uint64_t kExperts = 8;
 constexpr uint64_t kExpertIntermediate = 96;
 constexpr uint64_t kVocabulary = 2048;
-
-// splitmix64 (Steele, Lea and Flood 2014).
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t Next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-  }
-
- private:
-  uint64_t state_;
-};
 
 Manifest MakeManifest() {
   std::vector<TensorSpec> tensors;
@@ -87,7 +73,7 @@ std::string Config() {
 }  // namespace
 
 Model::Model() : manifest_(MakeManifest()) {
-  Random random(1);
+  SplitMix random(1);
   for (TensorIndex tensor = 0; tensor < manifest_.size(); ++tensor) {
     std::string& bytes = bytes_.emplace_back(manifest_.tensor(tensor).size_bytes(), '\0');
     for (size_t i = 0; i < bytes.size(); i += 2) {
@@ -102,7 +88,7 @@ Model::Model() : manifest_(MakeManifest()) {
 
 void Model::TrainStep() {
   ++steps_;
-  Random random(1000 + steps_);
+  SplitMix random(1000 + steps_);
   for (std::string& bytes : bytes_) {
     for (size_t i = random.Next() % 200; i < bytes.size() / 2; i += 1 + random.Next() % 199) {
       const auto low = static_cast<uint8_t>(bytes[2 * i]);
