@@ -164,10 +164,11 @@ void Worker::Impl::WriteMemory(std::function<absl::Status()> write,
 }
 
 void Worker::Impl::Damaged(const std::string& why) {
-  Log(absl::StrCat("level=alarm event=poisoned error=\"", why, "\""));
   update_.reset();
   memory_job_ = nullptr;
+  // Whoever reads of it in the log finds a rank that serves no more.
   Feed(protocol::Unproven{true, why});
+  Log(absl::StrCat("level=alarm event=poisoned error=\"", why, "\""));
   if (options_.rebuilds && !is_withdrawn_) StartProof(Rebuilding());
 }
 
