@@ -14,27 +14,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/clock.h"
 #include "common/status_macros.h"
 #include "common/strings.h"
 
-namespace wstore {
-namespace {
-
-constexpr int64_t kLongestMicros = int64_t{100} * 365 * 24 * 3600 * 1'000'000;
-
-}  // namespace
-
-Deadline Deadline::After(int64_t micros) {
-  return Deadline(SystemClock().NowMonotonicMicros() +
-                  std::clamp<int64_t>(micros, 0, kLongestMicros));
-}
-
-int64_t Deadline::left_micros() const {
-  return std::max<int64_t>(0, at_micros_ - SystemClock().NowMonotonicMicros());
-}
-
-namespace client {
+namespace wstore::client {
 namespace {
 
 constexpr size_t kMaxSocketPathBytes = 107;
@@ -206,5 +189,4 @@ std::optional<v1::Head> HeadIn(const absl::Status& status) {
   return detail.head();
 }
 
-}  // namespace client
-}  // namespace wstore
+}  // namespace wstore::client

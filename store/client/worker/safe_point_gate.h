@@ -23,7 +23,7 @@
 #include <optional>
 #include <vector>
 
-#include "wstore/connect.h"
+#include "wstore/deadline.h"
 
 namespace wstore::client {
 

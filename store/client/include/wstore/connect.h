@@ -1,27 +1,12 @@
-// How a program reaches a server: its address, what TLS needs, and how long to wait.
+// How a program reaches a server: its address, and what TLS needs.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 
+#include "wstore/deadline.h"
+
 namespace wstore {
-
-// A moment by which a call must have returned. A copy is the same moment, so that several calls can
-// share the time there is. The clock never goes back. A value: any thread.
-class Deadline {
- public:
-  // More than a hundred years count as a hundred years; less than 0 as 0.
-  static Deadline After(int64_t micros);
-
-  // 0 once it has passed.
-  int64_t left_micros() const;
-  bool has_passed() const { return left_micros() == 0; }
-
- private:
-  explicit Deadline(int64_t at_micros) : at_micros_(at_micros) {}
-  int64_t at_micros_;
-};
 
 // Files are PEM, and are read when the connection is made.
 struct TlsOptions {
