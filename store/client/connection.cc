@@ -23,6 +23,9 @@ namespace {
 constexpr size_t kMaxSocketPathBytes = 107;
 constexpr int kMinReconnectMs = 50;
 constexpr int kMaxReconnectMs = 1000;
+// gRPC gives up one attempt to connect after its pause or this, whichever is longer. A lost first
+// packet is sent again after 1, 3 and 7 seconds.
+constexpr int kConnectMs = 5000;
 constexpr int64_t kFirstPauseMicros = 20'000;
 constexpr int64_t kLongestPauseMicros = 1'000'000;
 
@@ -110,7 +113,7 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(const ConnectOption
   // A server that is started again is found soon; connections of two clients have nothing to do
   // with each other.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kMinReconnectMs);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kMinReconnectMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMs);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // Retrying is ours, where it is right.

@@ -9,24 +9,12 @@
 #include <thread>
 
 #include "common/clock.h"
+#include "tests/fault/fault_fixture.h"
 #include "tests/fault/proxy.h"
-#include "tests/support/catch.h"
-#include "tests/support/naive_safetensors.h"
 #include "tests/support/random.h"
-#include "tests/support/temp_dir.h"
-#include "tools/demo/model.h"
-#include "tools/process/local_fleet.h"
 
 namespace wstore::testing {
 namespace {
-
-using namespace std::chrono_literals;
-
-constexpr int64_t kSecond = 1'000'000;
-constexpr int64_t kWait = 30 * kSecond;
-constexpr size_t kRanks = 4;
-constexpr int kUnavailable = 6;
-constexpr int kAborted = 7;
 
 const std::vector<std::string> kRankSteps = {"staged",   "voted",   "paused",
                                              "applying", "applied", "decided"};
@@ -49,96 +37,6 @@ std::string Name(const Scenario& scenario) {
          " at " + scenario.step;
 }
 
-// A fleet that lives through one scenario after another.
-class FaultFixture {
- public:
-  // `tcp_port`: the server listens there, too; 0: on its unix socket only.
-  explicit FaultFixture(int tcp_port = 0) {
-    REQUIRE_OK(model_.Write(directory_ / "checkpoint-0"));
-    LocalFleet::Options options;
-    options.program = WSTORE_BINARY;
-    options.directory = directory_.path();
-    options.checkpoint = directory_ / "checkpoint-0";
-    options.server_arguments = {"--lease",          "500ms", "--skew",          "200ms",
-                                "--apply-deadline", "1s",    "--hold-deadline", "2s"};
-    if (tcp_port != 0) {
-      options.server_arguments.insert(
-          options.server_arguments.end(),
-          {"--listen", "unix:" + (directory_ / "store/wstore.sock"), "--listen",
-           "127.0.0.1:" + std::to_string(tcp_port), "--insecure-tcp"});
-    }
-    auto fleet = LocalFleet::Create(options);
-    REQUIRE_OK(fleet);
-    fleet_ = *std::move(fleet);
-    REQUIRE_OK(fleet_->StartServer());
-    REQUIRE_OK(fleet_->StartInstance("a"));
-    REQUIRE_OK(fleet_->StartInstance("b"));
-    REQUIRE_OK(fleet_->AwaitCurrent("v0", kRanks, kWait));
-  }
-
-  LocalFleet& fleet() { return *fleet_; }
-  std::string Head() {
-    auto status = fleet_->Must({"status"});
-    REQUIRE_OK(status);
-    return (*status)["head"];
-  }
-
-  // The next training step's checkpoint.
-  std::string NextCheckpoint() {
-    model_.TrainStep();
-    const std::string path = directory_ / ("checkpoint-" + std::to_string(model_.steps()));
-    REQUIRE_OK(model_.Write(path));
-    return path;
-  }
-
-  std::unique_ptr<ChildProcess> StartPublish(const std::string& checkpoint, const std::string& id) {
-    ChildProcess::Options child;
-    child.out_path = fleet_->log_path("publish-" + id);
-    auto process = ChildProcess::Start({WSTORE_BINARY, "--store", fleet_->store_path(), "--timeout",
-                                        "8s", "publish", "--from", checkpoint, "--id", id},
-                                       child);
-    REQUIRE_OK(process);
-    return *std::move(process);
-  }
-
-  // Until it is committed: what a trainer does whose publish did not come through.
-  void PublishUntilCommitted(const std::string& checkpoint, const std::string& id) {
-    for (int attempt = 0; attempt < 20; ++attempt) {
-      const auto process = StartPublish(checkpoint, id);
-      const std::optional<int> status = process->Wait(kWait);
-      REQUIRE(status.has_value());
-      if (*status == 0) return;
-      INFO(ReadFile(process->options().out_path));
-      REQUIRE((*status == kUnavailable || *status == kAborted));
-      std::this_thread::sleep_for(200ms);
-    }
-    FAIL("no attempt to publish " << id << " came through");
-  }
-
-  // All serve head; every id was committed once; memory is head's.
-  void RequireWhole(const std::set<std::string>& committed_ids) {
-    REQUIRE_OK(fleet_->AwaitCurrent(Head(), kRanks, kWait));
-    auto verified = fleet_->Must({"verify", "--workers"});
-    REQUIRE_OK(verified);
-    INFO(verified->dump());
-    REQUIRE((*verified)["ok"] == true);
-    auto moves = fleet_->Must({"log", "--moves"});
-    REQUIRE_OK(moves);
-    const auto publishes =
-        std::count_if(moves->begin(), moves->end(), [](const nlohmann::json& move) {
-          return move["why"] == "publish" && move["outcome"] == "committed";
-        });
-    INFO(moves->dump(1));
-    REQUIRE(static_cast<size_t>(publishes) == committed_ids.size());
-    REQUIRE_OK(fleet_->CheckOneVersionAtATime());
-  }
-
- private:
-  TempDir directory_;
-  demo::Model model_;
-  std::unique_ptr<LocalFleet> fleet_;
-};
-
 // Starts the victim anew, so that it stops at the step.
 void Arm(FaultFixture& fixture, const Scenario& scenario) {
   LocalFleet& fleet = fixture.fleet();
@@ -151,7 +49,7 @@ void Arm(FaultFixture& fixture, const Scenario& scenario) {
     REQUIRE(fleet.server().Wait(kWait) == 0);
     REQUIRE_OK(fleet.StartServer({"--stop-at", scenario.step}));
   }
-  REQUIRE_OK(fleet.AwaitCurrent(fixture.Head(), kRanks, kWait));
+  fixture.AwaitCurrent(fixture.Head());
 }
 
 void RunScenario(FaultFixture& fixture, const Scenario& scenario, const std::string& id,
@@ -273,11 +171,13 @@ int FreePort() {
 TEST_CASE("A slow, a partitioned and a broken network between server and ranks harm nothing") {
   std::mt19937_64 random(TestSeed("network faults"));
   const int port = FreePort();
-  FaultFixture fixture(port);
+  FaultFixture::Network network;
+  network.listen = "127.0.0.1:" + std::to_string(port);
+  FaultFixture fixture(network);
   Proxy proxy(port);
   fixture.fleet().SetAddress("b", proxy.address());
   REQUIRE_OK(fixture.fleet().StartInstance("b"));
-  REQUIRE_OK(fixture.fleet().AwaitCurrent("v0", kRanks, kWait));
+  fixture.AwaitCurrent("v0");
   std::set<std::string> ids;
   for (const char* const fault : {"delay", "partition", "reset", "partition for good"}) {
     const std::string id = std::string("publish beside ") + fault;

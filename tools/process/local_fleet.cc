@@ -17,13 +17,18 @@ namespace {
 
 constexpr int64_t kStartMicros = 20'000'000;
 constexpr int64_t kCommandMicros = 60'000'000;
-constexpr auto kPollPause = std::chrono::milliseconds(20);
+constexpr int64_t kPollMicros = 20'000;
+constexpr auto kPollPause = std::chrono::microseconds(kPollMicros);
 
 int64_t Now() { return SystemClock().NowMonotonicMicros(); }
 
 std::string Slurp(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+bool SaysListening(const std::string& line) {
+  return line.find("event=listening") != std::string::npos;
 }
 
 }  // namespace
@@ -42,16 +47,35 @@ std::string LocalFleet::log_path(const std::string& name) const {
   return absl::StrCat(options_.directory, "/logs/", name, ".log");
 }
 
-std::vector<std::string> LocalFleet::Command(const std::vector<std::string>& arguments,
-                                             const std::string& address) const {
-  std::vector<std::string> command = {options_.program, "--json"};
-  if (!address.empty()) {
-    command.insert(command.end(), {"--server", address});
+std::vector<std::string> LocalFleet::Command(const std::string& who,
+                                             const std::vector<std::string>& arguments) const {
+  std::vector<std::string> command;
+  const auto launcher = options_.launchers.find(who);
+  if (launcher != options_.launchers.end()) command = launcher->second;
+  command.insert(command.end(), {options_.program, "--json"});
+  const auto address = addresses_.find(who);
+  if (address != addresses_.end()) {
+    command.insert(command.end(), {"--server", address->second});
   } else if (arguments[0] != "init") {
     command.insert(command.end(), {"--store", store_path()});
   }
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
+}
+
+absl::StatusOr<std::unique_ptr<ChildProcess>> LocalFleet::Start(
+    const std::string& who, const std::vector<std::string>& arguments,
+    ChildProcess::Options child) const {
+  if (addresses_.count(who) != 0) child.environment["WSTORE_INSECURE_TCP"] = "1";
+  return ChildProcess::Start(Command(who, arguments), child);
+}
+
+absl::StatusOr<std::unique_ptr<ChildProcess>> LocalFleet::StartAs(
+    const std::string& who, const std::vector<std::string>& arguments,
+    const std::string& log) const {
+  ChildProcess::Options child;
+  child.out_path = log_path(log);
+  return Start(who, arguments, child);
 }
 
 absl::Status LocalFleet::StartServer(const std::vector<std::string>& more_arguments) {
@@ -61,17 +85,25 @@ absl::Status LocalFleet::StartServer(const std::vector<std::string>& more_argume
   arguments.insert(arguments.end(), more_arguments.begin(), more_arguments.end());
   ChildProcess::Options child;
   child.out_path = log_path("server");
-  ASSIGN_OR_RETURN(server_, ChildProcess::Start(Command(arguments), child));
+  std::error_code absent;
+  const auto written = std::filesystem::file_size(child.out_path, absent);
+  LineFollower log(child.out_path, absent ? 0 : written);
+  ASSIGN_OR_RETURN(server_, Start("server", arguments, child));
+  bool is_listening = false;
   for (const int64_t deadline = Now() + kStartMicros;;) {
-    ASSIGN_OR_RETURN(const Answer answer, Run({"status"}));
-    if (answer.exit_status == 0 && answer.document["state"] != "recovering") {
-      return absl::OkStatus();
+    // Before it listens, a command would look at the store by itself.
+    is_listening = is_listening || log.Find(SaysListening, kPollMicros);
+    if (is_listening) {
+      ASSIGN_OR_RETURN(const Answer answer, Run({"status"}));
+      if (answer.exit_status == 0 && answer.document["state"] != "recovering") {
+        return absl::OkStatus();
+      }
     }
     if (server_->Wait(0) || Now() >= deadline) {
       return absl::UnavailableError(
           absl::StrCat("the server did not start: ", Slurp(child.out_path)));
     }
-    std::this_thread::sleep_for(kPollPause);
+    if (is_listening) std::this_thread::sleep_for(kPollPause);
   }
 }
 
@@ -90,16 +122,12 @@ absl::Status LocalFleet::StartRank(const std::string& instance, uint32_t rank,
   const std::string name = absl::StrCat(instance, "-", rank);
   child.out_path = log_path(name);
   child.err_path = log_path(name + "-err");
-  const auto address = addresses_.find(instance);
-  if (address != addresses_.end()) child.environment["WSTORE_INSECURE_TCP"] = "1";
   auto& process = ranks_[{instance, rank}];
   process.reset();
   std::error_code absent;
   const auto written = std::filesystem::file_size(child.out_path, absent);
   starts_[{instance, rank}] = absent ? 0 : written;
-  ASSIGN_OR_RETURN(
-      process, ChildProcess::Start(
-                   Command(arguments, address != addresses_.end() ? address->second : ""), child));
+  ASSIGN_OR_RETURN(process, Start(instance, arguments, child));
   return absl::OkStatus();
 }
 
@@ -131,8 +159,7 @@ absl::StatusOr<LocalFleet::Answer> LocalFleet::Run(
   ChildProcess::Options child;
   child.out_path = out;
   child.err_path = err;
-  ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> process,
-                   ChildProcess::Start(Command(arguments), child));
+  ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> process, Start("", arguments, child));
   const std::optional<int> status = process->Wait(kCommandMicros);
   if (!status) {
     return absl::DeadlineExceededError(

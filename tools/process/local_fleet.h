@@ -18,6 +18,10 @@ namespace wstore {
 // Threads: one at a time. All processes end with it.
 class LocalFleet {
  public:
+  // By instance, "server", or a name given to StartAs: a command that becomes the program whose
+  // arguments follow it, such as `nsenter --net=FILE`. Others are started as they are.
+  using Launchers = std::map<std::string, std::vector<std::string>>;
+
   struct Options {
     std::string program;     // the wstore command
     std::string directory;   // for store, logs and sockets; must exist
@@ -25,6 +29,7 @@ class LocalFleet {
     uint32_t ranks = 2;      // tensor parallel, of each instance
     bool expert_parallel = true;
     std::vector<std::string> server_arguments;
+    Launchers launchers;
   };
   struct Answer {
     int exit_status = -1;
@@ -49,11 +54,9 @@ class LocalFleet {
   // Starts the server, and waits until it answers.
   absl::Status StartServer(const std::vector<std::string>& more_arguments = {});
   ChildProcess& server() { return *server_; }
-  // Ranks of this instance that are started from now on reach the server there, by TCP without TLS;
-  // others by its unix socket.
-  void SetAddress(const std::string& instance, const std::string& address) {
-    addresses_[instance] = address;
-  }
+  // Ranks of this instance, or what StartAs starts under this name, reach the server there from now
+  // on, by TCP without TLS; others by its unix socket.
+  void SetAddress(const std::string& who, const std::string& address) { addresses_[who] = address; }
   absl::Status StartRank(const std::string& instance, uint32_t rank,
                          const std::vector<std::string>& more_arguments = {});
   // Waits until the process that was started last as this rank says that it serves.
@@ -64,7 +67,11 @@ class LocalFleet {
     return *ranks_.at({instance, rank});
   }
 
-  // `wstore --json ARGUMENTS` against the server.
+  // Starts `wstore --json ARGUMENTS` against the server, its output in log_path(`log`).
+  absl::StatusOr<std::unique_ptr<ChildProcess>> StartAs(const std::string& who,
+                                                        const std::vector<std::string>& arguments,
+                                                        const std::string& log) const;
+  // The same to its end, within a minute.
   absl::StatusOr<Answer> Run(const std::vector<std::string>& arguments) const;
   // The same, which must exit with 0.
   absl::StatusOr<nlohmann::json> Must(const std::vector<std::string>& arguments) const;
@@ -81,15 +88,17 @@ class LocalFleet {
 
  private:
   explicit LocalFleet(const Options& options) : options_(options) {}
-  // `address`: of the server; empty: what --store finds.
-  std::vector<std::string> Command(const std::vector<std::string>& arguments,
-                                   const std::string& address = "") const;
+  std::vector<std::string> Command(const std::string& who,
+                                   const std::vector<std::string>& arguments) const;
+  absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const std::string& who,
+                                                      const std::vector<std::string>& arguments,
+                                                      ChildProcess::Options child) const;
 
   std::vector<Serving> ServingTimesOf(const std::string& instance, uint32_t rank) const;
 
   const Options options_;
   std::unique_ptr<ChildProcess> server_;
-  std::map<std::string, std::string> addresses_;  // by instance
+  std::map<std::string, std::string> addresses_;
   std::map<std::pair<std::string, uint32_t>, std::unique_ptr<ChildProcess>> ranks_;
   std::map<std::pair<std::string, uint32_t>, uint64_t> starts_;  // where its log began
 };
