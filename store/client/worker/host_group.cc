@@ -3,8 +3,9 @@
 //   rank-N          what the rank shows, mapped by all: a sequence number, a length, bytes
 //   rank-N.NAME     what it gave
 //
-// A rank holds a lock on its file as long as it lives. The sequence number is odd while the bytes
-// are written; a reader that finds it odd or changed reads again.
+// A rank holds a lock on its file as long as it lives, and a shared one on the directory. The
+// sequence number is odd while the bytes are written; a reader that finds it odd or changed reads
+// again.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -24,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
+#include "store/client/worker/host_folder.h"
 #include "wstore/instance_group.h"
 
 namespace wstore {
@@ -132,8 +134,8 @@ class SlotFile {
 
 class HostGroup final : public InstanceGroup {
  public:
-  HostGroup(std::string directory, uint32_t rank, uint32_t ranks)
-      : directory_(std::move(directory)), rank_(rank), mates_(ranks) {}
+  HostGroup(client::HostFolder folder, std::string directory, uint32_t rank, uint32_t ranks)
+      : folder_(std::move(folder)), directory_(std::move(directory)), rank_(rank), mates_(ranks) {}
   ~HostGroup() override {
     mates_[rank_].file.Reset();
     RemoveGiven();
@@ -212,6 +214,7 @@ class HostGroup final : public InstanceGroup {
     for (const auto& path : mine) std::filesystem::remove(path, error);
   }
 
+  const client::HostFolder folder_;
   const std::string directory_;
   const uint32_t rank_;
   std::vector<Mate> mates_;
@@ -225,17 +228,8 @@ absl::StatusOr<std::unique_ptr<InstanceGroup>> OpenHostGroup(const std::string& 
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", rank, " of ", ranks, " ranks; ranks count from 0"));
   }
-  if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
-    return SystemError(absl::StrCat("cannot make ", directory));
-  }
-  // In a folder that all users share somebody else may have been first.
-  struct stat info = {};
-  if (lstat(directory.c_str(), &info) != 0) return SystemError(directory);
-  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 0022) != 0) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(directory, " is not a directory that this user alone can write to"));
-  }
-  auto group = std::make_unique<HostGroup>(directory, rank, ranks);
+  ASSIGN_OR_RETURN(client::HostFolder folder, client::HostFolder::Hold(directory));
+  auto group = std::make_unique<HostGroup>(std::move(folder), directory, rank, ranks);
   RETURN_IF_ERROR(group->Open());
   return group;
 }

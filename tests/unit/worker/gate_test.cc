@@ -1,8 +1,13 @@
 // Engines of one instance that run in step, as with a collective in each step, stop at the same
 // one. Without a network or weights.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <thread>
 
@@ -218,6 +223,92 @@ TEST_CASE("a directory has one process for each rank, and forgets the dead") {
   std::filesystem::permissions(directory / "shared", std::filesystem::perms::all);
   REQUIRE_ERROR(OpenHostGroup(directory / "shared", 0, 1), absl::StatusCode::kPermissionDenied,
                 "shared");
+}
+
+// A process that holds a place as a rank until it is killed.
+class RankProcess {
+ public:
+  RankProcess(const std::string& path, uint32_t rank, uint32_t ranks) {
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    pid_ = fork();
+    REQUIRE(pid_ >= 0);
+    if (pid_ == 0) {
+      const auto group = OpenHostGroup(path, rank, ranks);
+      const bool is_told =
+          group.ok() && (*group)->Give("layout", "text").ok() && write(ends[1], "x", 1) == 1;
+      while (is_told) pause();
+      _exit(1);
+    }
+    close(ends[1]);
+    char told = 0;
+    const ssize_t size = read(ends[0], &told, 1);
+    close(ends[0]);
+    REQUIRE(size == 1);
+  }
+  ~RankProcess() { Kill(); }
+
+  void Kill() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    pid_ = -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+TEST_CASE("What killed ranks leave is swept once all of them are dead, and nothing else is") {
+  const TempDir parent;
+  const std::string path = parent / "wstore-7-a";
+  RankProcess zero(path, 0, 2);
+  RankProcess one(path, 1, 2);
+  const std::string foreign = parent / "wstore-7-b";
+  std::filesystem::create_directory(foreign);
+  std::ofstream(foreign + "/rank-0") << "x";
+  std::ofstream(foreign + "/rank-zero") << "no rank's";
+  std::filesystem::create_directory(parent / "other");
+  std::filesystem::create_symlink(parent / "other", parent / "wstore-7-c");
+
+  REQUIRE(SweepHostGroups(parent.path(), "wstore-7-") == 0);
+  zero.Kill();
+  REQUIRE(SweepHostGroups(parent.path(), "wstore-7-") == 0);
+  REQUIRE(std::filesystem::exists(path + "/rank-1.layout"));
+  one.Kill();
+  REQUIRE(SweepHostGroups(parent.path(), "wstore-8-") == 0);
+  REQUIRE(SweepHostGroups(parent.path(), "wstore-7-") == 1);
+  REQUIRE_FALSE(std::filesystem::exists(path));
+  REQUIRE(std::filesystem::exists(foreign + "/rank-zero"));
+  REQUIRE(std::filesystem::exists(parent / "other"));
+  REQUIRE(SweepHostGroups(parent / "absent", "wstore-") == 0);
+
+  // A group of this process counts, too; and who left in good order leaves a folder as well.
+  auto group = OpenHostGroup(path, 0, 1);
+  REQUIRE_OK(group);
+  REQUIRE(SweepHostGroups(parent.path(), "wstore-7-") == 0);
+  group->reset();
+  REQUIRE(SweepHostGroups(parent.path(), "wstore-7-") == 1);
+}
+
+TEST_CASE("A group that is opened while others sweep is never swept") {
+  const TempDir parent;
+  std::atomic<bool> is_done = false;
+  std::atomic<size_t> swept = 0;
+  std::thread sweeper([&] {
+    while (!is_done) swept += SweepHostGroups(parent.path(), "wstore-");
+  });
+  bool all_there = true;
+  for (int i = 0; i < 300; ++i) {
+    const auto group = OpenHostGroup(parent / "wstore-a", 0, 1);
+    all_there = all_there && group.ok() && (*group)->Give("name", "text").ok() &&
+                (*group)->Take(0, "name") == "text";
+  }
+  is_done = true;
+  sweeper.join();
+  REQUIRE(all_there);
+  REQUIRE(swept > 0);
 }
 
 TEST_CASE("records of ranks keep what they are given, and damaged ones count as nothing") {

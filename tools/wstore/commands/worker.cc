@@ -32,6 +32,7 @@
 namespace wstore::cli {
 namespace {
 
+constexpr char kMeetingParent[] = "/dev/shm";
 constexpr int64_t kLeastWaitMicros = 5'000'000;
 constexpr int64_t kGroupWaitMicros = 60'000'000;
 constexpr int64_t kLeaveMicros = 15'000'000;
@@ -206,6 +207,7 @@ class WorkerCommand final : public Command {
     name_ = absl::StrCat(options->instance, "/", rank);
     ASSIGN_OR_RETURN(options->connect, session.ServerOptions());
     if (ranks > 1) {
+      if (meet_.empty()) SweepHostGroups(kMeetingParent, MeetingPrefix());
       const std::string meet = meet_.empty() ? MeetingPlace(*options) : meet_;
       ASSIGN_OR_RETURN(options->group, OpenHostGroup(meet, rank, ranks));
     }
@@ -258,8 +260,9 @@ class WorkerCommand final : public Command {
                               .Update(std::string_view("\n"))
                               .Update(options.instance)
                               .Finish();
-    return absl::StrCat("/dev/shm/wstore-", getuid(), "-", ToHex(digest).substr(0, 16));
+    return absl::StrCat(kMeetingParent, "/", MeetingPrefix(), ToHex(digest).substr(0, 16));
   }
+  static std::string MeetingPrefix() { return absl::StrCat("wstore-", getuid(), "-"); }
 
   absl::StatusOr<std::shared_ptr<const Layout>> MakeRankLayout(const RankSpec& place,
                                                                const Manifest& manifest) const {

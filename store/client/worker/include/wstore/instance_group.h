@@ -64,4 +64,10 @@ std::vector<std::unique_ptr<InstanceGroup>> MakeThreadGroups(uint32_t ranks);
 absl::StatusOr<std::unique_ptr<InstanceGroup>> OpenHostGroup(const std::string& directory,
                                                              uint32_t rank, uint32_t ranks);
 
+// Removes what groups that were killed have left: the directories in `parent` whose names begin
+// with `prefix`, which belong to this user, hold nothing but files of ranks, and in which no
+// process lives as a rank. One that a group is being opened in at the same time is made again by
+// that. Returns how many went; what cannot be read or removed stays.
+size_t SweepHostGroups(const std::string& parent, std::string_view prefix);
+
 }  // namespace wstore
