@@ -260,27 +260,31 @@ class TransactionImpl final : public Transaction {
 
 absl::Status StoreImpl::CheckBegin(const BeginOptions& options) const {
   const HeadInfo head = state_.head();
-  const auto refuse = [&head](absl::string_view what, absl::string_view wanted,
-                              absl::string_view is) {
+  const std::string head_now =
+      absl::StrCat("head is ", ToString(head.version), " now (move ", head.move.value(), ")");
+  const auto refuse = [](const std::string& made_for, const std::string& is,
+                         absl::string_view advice) {
     return absl::FailedPreconditionError(
-        absl::StrCat("publish refused: made for ", what, " ", wanted, ", but ", what, " is ", is,
-                     " (head is ", ToString(head.version), ", move ", head.move.value(),
-                     "); take head's weights as the new base of the trainer, or roll back"));
+        absl::StrCat("publish refused: made for ", made_for, ", but ", is, "; ", advice));
   };
+  constexpr absl::string_view kRebase =
+      "bring the trainer to head and publish from there, or roll head back first";
   if (options.base_digest.has_value() && *options.base_digest != head.base_digest) {
-    return refuse("base", ToHex(*options.base_digest), ToHex(head.base_digest));
+    return refuse(absl::StrCat("the base ", ToHex(*options.base_digest)),
+                  absl::StrCat("the base here is ", ToHex(head.base_digest), ", and ", head_now),
+                  "publish to the store of that base");
   }
   if (options.parent.has_value() && *options.parent != head.version) {
-    return refuse("parent", ToString(*options.parent), ToString(head.version));
+    return refuse(ToString(*options.parent), head_now, kRebase);
   }
   if (options.parent_chain_digest.has_value() &&
       *options.parent_chain_digest != head.chain_digest) {
-    return refuse("parent chain digest", ToHex(*options.parent_chain_digest),
-                  ToHex(head.chain_digest));
+    return refuse(
+        absl::StrCat("a version with the chain digest ", ToHex(*options.parent_chain_digest)),
+        absl::StrCat(head_now, ", and has the chain digest ", ToHex(head.chain_digest)), kRebase);
   }
   if (options.move.has_value() && *options.move != head.move) {
-    return refuse("head move", absl::StrCat(options.move->value()),
-                  absl::StrCat(head.move.value()));
+    return refuse(absl::StrCat("head move ", options.move->value()), head_now, kRebase);
   }
   if (const std::optional<std::string>& bad = (*state_.Find(head.version))->info.bad;
       bad.has_value() && !options.force) {

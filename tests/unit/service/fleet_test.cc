@@ -41,7 +41,7 @@ TEST_CASE("publishes without a fleet commit, repeat, and are refused, as their i
   service::BeginPublish stale;
   stale.id = "stale";
   stale.expected.parent = VersionId(0);
-  REQUIRE_ERROR(fleet.Begin(stale).status, Code::kFailedPrecondition, "parent is v1");
+  REQUIRE_ERROR(fleet.Begin(stale).status, Code::kFailedPrecondition, "head is v1 now");
   REQUIRE(fleet.Publish("same", one).kind == AnswerKind::kUnchanged);
   answer = fleet.Publish("two", fleet.fixture.store.Changed(one, 0.02), From(3));
   REQUIRE(answer.kind == AnswerKind::kCommitted);

@@ -93,7 +93,7 @@ TEST_CASE("refused attempts are history, once each") {
   REQUIRE(moves[1].why == "publish");
   REQUIRE(moves[1].transaction_id == "late");
   REQUIRE(moves[1].actor == "tester");
-  REQUIRE_THAT(moves[1].message, Catch::Matchers::Contains("made for parent v0"));
+  REQUIRE_THAT(moves[1].message, Catch::Matchers::Contains("made for v0"));
   // The numbers of real moves have no gaps from it.
   REQUIRE_OK(fixture.Publish(fixture.Changed(fixture.version(1), 0.01)));
   REQUIRE(fixture.store().head().move == MoveNumber(2));

@@ -74,7 +74,7 @@ TEST_CASE("an interchange file publishes new values and XOR bits, of packed type
   metadata["parent"] = "v0";
   REQUIRE_ERROR(fixture.PublishFile(fixture.Write(
                     Patch("layer.0.weight", "BF16", Indices({9}), "\x01\x80", 2), metadata)),
-                absl::StatusCode::kFailedPrecondition, "parent v0");
+                absl::StatusCode::kFailedPrecondition, "made for v0");
 }
 
 TEST_CASE("what is no interchange file is refused with what is wrong") {

@@ -222,7 +222,7 @@ TEST_CASE("A21 stale parents and repeated ids: numbers come from the journal") {
   BeginOptions stale;
   stale.parent = VersionId(0);
   REQUIRE_ERROR(fixture.Publish(first, stale), absl::StatusCode::kFailedPrecondition,
-                "made for parent v0, but parent is v2");
+                "made for v0, but head is v2 now");
 
   // The same id and content: the first outcome, although head has moved.
   const auto repeated = fixture.Publish(first, options);
@@ -259,7 +259,7 @@ TEST_CASE("a publish names what it was made for, and anything else is refused") 
   wrong = BeginOptions();
   wrong.move = MoveNumber(0);
   REQUIRE_ERROR(fixture.store().Begin(wrong), absl::StatusCode::kFailedPrecondition,
-                "head move 0, but head move is 1");
+                "made for head move 0, but head is v1 now (move 1)");
   BeginOptions right;
   right.parent = head.version;
   right.parent_chain_digest = head.chain_digest;
