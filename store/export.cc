@@ -11,7 +11,7 @@ namespace wstore {
 absl::Status StoreImpl::Export(VersionId version, const ExportOptions& options) const {
   ASSIGN_OR_RETURN(const VersionInfo info, this->version(version));
   ASSIGN_OR_RETURN(const std::unique_ptr<DenseSource> dense, Materialise(version));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> base, OpenBase());
+  ASSIGN_OR_RETURN(const std::shared_ptr<const Checkpoint> base, OpenBase());
   WriterOptions writer_options;
   writer_options.shard_size_bytes = options.shard_size_bytes;
   writer_options.metadata = base->metadata();

@@ -1,9 +1,22 @@
 #include "store/journal_patch.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "wstore/packed_places.h"
 
 namespace wstore {
+namespace {
+
+// Both ascend.
+bool HaveCommon(const TileList& few, const TileList& many) {
+  return std::any_of(few.begin(), few.end(), [&many](const TilePlace& place) {
+    return std::binary_search(many.begin(), many.end(), place);
+  });
+}
+
+}  // namespace
 
 absl::Status JournalPatch::ReadSpan(
     uint32_t span, const std::function<absl::Status(const ChunkView&)>& visit) const {
@@ -11,6 +24,13 @@ absl::Status JournalPatch::ReadSpan(
   const auto read_chunk = [&](const ChunkKey& key,
                               std::string_view packed) -> absl::StatusOr<bool> {
     if (key.contributor != 0 || key.span != span) return false;
+    if (wanted_ != nullptr) {
+      ASSIGN_OR_RETURN(const TileList places, PackedTilePlaces(packed, manifest_));
+      if (!HaveCommon(places, *wanted_)) {
+        ++next_part;
+        return true;
+      }
+    }
     ASSIGN_OR_RETURN(const std::string bytes, UnpackChunk(packed, manifest_));
     ASSIGN_OR_RETURN(const ChunkView chunk, ChunkView::Parse(bytes, manifest_));
     if (key.part != next_part++ || chunk.header() != ChunkHeader{transaction_, key}) {

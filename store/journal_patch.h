@@ -1,6 +1,10 @@
 // The patch set of a committed version, read from the journal as it is asked for.
 #pragma once
 
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "wstore/journal.h"
 #include "wstore/patch_source.h"
 
@@ -10,13 +14,21 @@ namespace wstore {
 inline constexpr uint16_t kTableContributor = 0xffff;
 inline constexpr ChunkKey kTouchedTableKey = {kTableContributor, 0, 0};
 
+// Tiles of a model, ascending.
+using TileList = std::vector<TilePlace>;
+
 class JournalPatch final : public PatchSource {
  public:
-  // All must outlive the object.
-  JournalPatch(const Journal& journal, const Manifest& manifest, TransactionNumber transaction)
-      : journal_(journal), manifest_(manifest), transaction_(transaction) {}
+  // All must outlive the object. `wanted`: what is to be known of the patch set; chunks without any
+  // of these tiles are left out, and not unpacked. Null: all.
+  JournalPatch(const Journal& journal, const Manifest& manifest, TransactionNumber transaction,
+               std::shared_ptr<const TileList> wanted = nullptr)
+      : journal_(journal),
+        manifest_(manifest),
+        transaction_(transaction),
+        wanted_(std::move(wanted)) {}
 
-  // kDataLoss, with the transaction and span: damaged, missing or misplaced chunks.
+  //   kDataLoss, with the transaction and span: damaged, missing or misplaced chunks.
   absl::Status ReadSpan(uint32_t span,
                         const std::function<absl::Status(const ChunkView&)>& visit) const override;
 
@@ -24,6 +36,7 @@ class JournalPatch final : public PatchSource {
   const Journal& journal_;
   const Manifest& manifest_;
   TransactionNumber transaction_;
+  std::shared_ptr<const TileList> wanted_;
 };
 
 // The serialized TouchedTable of a transaction.

@@ -16,6 +16,7 @@ namespace wstore {
 namespace {
 
 constexpr auto kCloseTimeout = std::chrono::seconds(60);
+constexpr uint64_t kRecentTilesBytes = 32 << 20;
 
 const char* WhyOf(LiveKind kind) {
   switch (kind) {
@@ -137,7 +138,8 @@ LiveStore::LiveStore(std::string directory, const Options& options, const Manife
     : directory_(std::move(directory)),
       options_(options),
       manifest_(manifest),
-      fingerprint_key_(base_digest) {}
+      fingerprint_key_(base_digest),
+      recent_(std::make_unique<RecentTiles>(manifest_, kRecentTilesBytes)) {}
 
 LiveStore::~LiveStore() = default;
 
@@ -346,6 +348,9 @@ absl::Status LiveStore::Write(const LiveRecord& record) {
   }
   RETURN_IF_ERROR(Append(*store, std::move(bodies), std::move(payload), record.sync));
   if (pending == nullptr) return absl::OkStatus();
+  if (record.kind == LiveKind::kPublish && !pending->tiles.empty()) {
+    recent_->Advance(pending->publish.parent, record.to.version, std::move(pending->tiles));
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
   fingerprints_of_ = record.to.version;
   fingerprints_ = pending->fingerprints;
@@ -363,12 +368,15 @@ absl::Status LiveStore::Reopen() {
   {
     std::shared_ptr<StoreImpl> store;
     std::map<TransactionNumber, std::shared_ptr<Pending>> pending;  // goes before the store
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [number, entry] : pending_) entry->discarded = true;
-    store.swap(store_);
-    pending.swap(pending_);
-    fingerprints_ = nullptr;
-    closing = closing_;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      store.swap(store_);
+      pending.swap(pending_);
+      fingerprints_ = nullptr;
+      closing = closing_;
+    }
+    for (const auto& [number, entry] : pending) entry->content->Discard();
+    recent_->Clear();
   }
   if (!closing->Wait(kCloseTimeout)) {
     return absl::UnavailableError(

@@ -11,11 +11,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,6 +28,8 @@
 #include "wstore/store.h"
 
 namespace wstore {
+
+class RecentTiles;
 
 class LiveStore {
  public:
@@ -52,6 +56,16 @@ class LiveStore {
   absl::StatusOr<LiveView> View() const;
   // The outcome of an id, however old.
   std::optional<LiveOutcome> FindOutcome(const std::string& id) const;
+
+  // The transaction whose patch set is the way between two versions, there or back. Nothing where
+  // neither is the other's parent: the way has to be composed.
+  std::optional<TransactionNumber> StepBetween(VersionId from, VersionId to) const;
+  // Calls `visit` for the chunks of such a set as they are stored, packed, from `first` on, until
+  // it returns false or they end.
+  //   errors as for Journal::ReadPayload; kUnavailable: the journal is being reopened
+  absl::Status ReadPacked(
+      TransactionNumber step, const ChunkKey& first,
+      const std::function<absl::StatusOr<bool>(const ChunkKey&, std::string_view)>& visit) const;
 
   // Whether a publish that expects this may begin now, and a candidate be promoted.
   //   kFailedPrecondition: as for Store::Begin and Store::Promote; kNotFound
@@ -112,6 +126,8 @@ class LiveStore {
   absl::StatusOr<std::shared_ptr<Pending>> FindPending(TransactionNumber transaction) const;
   absl::StatusOr<std::vector<Fingerprint>> Fingerprints(StoreImpl& store, VersionId version) const;
   absl::Status Encode(StoreImpl& store, Pending& pending);
+  absl::StatusOr<std::unique_ptr<DenseSource>> ParentBits(StoreImpl& store, Pending& pending,
+                                                          const PatchSource& patches) const;
   absl::Status CheckDigests(const Pending& pending, const Digest& joined) const;
   absl::Status CheckOverlap(const Pending& pending, uint64_t joined_elements) const;
   absl::Status SettleSums(Pending& pending, const TouchedByTensor& found, bool summed) const;
@@ -123,6 +139,7 @@ class LiveStore {
   const Options options_;
   const Manifest manifest_;
   const FingerprintKey fingerprint_key_;
+  const std::unique_ptr<RecentTiles> recent_;
 
   mutable std::mutex mutex_;  // guards what follows; held for moments only
   std::shared_ptr<StoreImpl> store_;

@@ -18,6 +18,7 @@ namespace wstore {
 namespace {
 
 constexpr size_t kMaxListed = 20;
+constexpr uint64_t kMostListedBytes = 4 << 20;
 
 // Tensors by name, not all of very many.
 std::string NamesOf(const Manifest& manifest, const std::set<TensorIndex>& tensors) {
@@ -80,6 +81,22 @@ class JoinedContent {
   std::unique_ptr<PatchSource> composed_;
 };
 
+// The tiles that a set touches, where that saves reading the parent's patches to all others; null
+// where it touches so many that they are not worth listing.
+absl::StatusOr<std::shared_ptr<const TileList>> TouchedTiles(const Manifest& manifest,
+                                                             const StagedContent& content,
+                                                             const PatchSource& patches) {
+  if (content.size_bytes() > kMostListedBytes) return nullptr;
+  auto touched = std::make_shared<TileList>();
+  for (uint32_t span = 0; span < manifest.spans(); ++span) {
+    RETURN_IF_ERROR(patches.ReadSpan(span, [&](const ChunkView& chunk) {
+      for (const EncodedTile& tile : chunk.tiles()) touched->push_back(tile.place);
+      return absl::OkStatus();
+    }));
+  }
+  return touched;
+}
+
 absl::Status DigestError(const std::string& whose, const Digest& declared, const Digest& found) {
   return absl::InvalidArgumentError(
       absl::StrCat("the digest of ", whose, " is ", ToHex(found), ", but ", ToHex(declared),
@@ -120,19 +137,21 @@ void LiveStore::DiscardContent(TransactionNumber transaction) {
   const absl::StatusOr<std::shared_ptr<StoreImpl>> store = OpenedStore();
   if (!store.ok()) return;  // reopening discards all
   std::shared_ptr<Pending> pending;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = pending_.find(transaction);
-  if (found == pending_.end()) return;
-  pending = std::move(found->second);
-  pending->discarded = true;
-  pending_.erase(found);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = pending_.find(transaction);
+    if (found == pending_.end()) return;
+    pending = std::move(found->second);
+    pending_.erase(found);
+  }
+  pending->content->Discard();
 }
 
 absl::StatusOr<LiveContent> LiveStore::CompleteContent(TransactionNumber transaction) {
   ASSIGN_OR_RETURN(const std::shared_ptr<StoreImpl> store, OpenedStore());
   ASSIGN_OR_RETURN(const std::shared_ptr<Pending> pending, FindPending(transaction));
   absl::Status status = Encode(*store, *pending);
-  if (status.ok() && pending->discarded) {
+  if (status.ok() && pending->content->is_discarded()) {
     status = absl::AbortedError(absl::StrCat("transaction ", transaction.value(), " was aborted"));
   }
   if (!status.ok()) {
@@ -156,7 +175,7 @@ absl::Status LiveStore::Encode(StoreImpl& store, Pending& pending) {
   std::unique_ptr<DenseSource> parent;
   const bool summed = pending.publish.check_sums || !sums_declared;
   if (summed) {
-    ASSIGN_OR_RETURN(parent, store.Bits(pending.publish.parent));
+    ASSIGN_OR_RETURN(parent, ParentBits(store, pending, joined.patches()));
   }
   ASSIGN_OR_RETURN(pending.payload, store.journal_->Stage(content.transaction()));
   PublishInput input;
@@ -167,7 +186,7 @@ absl::Status LiveStore::Encode(StoreImpl& store, Pending& pending) {
   input.transaction = content.transaction();
   input.threads = store.threads_;
   const auto write = [&pending](const ChunkKey& key, std::string_view chunk) -> absl::Status {
-    if (pending.discarded) return absl::AbortedError("the transaction was aborted");
+    if (pending.content->is_discarded()) return absl::AbortedError("the transaction was aborted");
     return pending.payload->Add(key, chunk);
   };
   ASSIGN_OR_RETURN(const PublishOutcome outcome, EncodePublish(input, write));
@@ -180,7 +199,31 @@ absl::Status LiveStore::Encode(StoreImpl& store, Pending& pending) {
     return absl::OkStatus();
   }
   RETURN_IF_ERROR(SettleSums(pending, outcome.touched, summed));
+  if (!pending.tiles.empty()) {
+    ASSIGN_OR_RETURN(pending.tiles, Patched(manifest_, pending.tiles, joined.patches()));
+  }
   return BuildRecord(store, pending);
+}
+
+// The parent's bits, of tiles that `patches` touches at least. They are left in pending.tiles,
+// where they are so few that they are kept for the next publish.
+absl::StatusOr<std::unique_ptr<DenseSource>> LiveStore::ParentBits(
+    StoreImpl& store, Pending& pending, const PatchSource& patches) const {
+  const VersionId parent = pending.publish.parent;
+  ASSIGN_OR_RETURN(const std::shared_ptr<const TileList> touched,
+                   TouchedTiles(manifest_, *pending.content, patches));
+  if (touched == nullptr || !recent_->HasRoomFor(*touched)) return store.Bits(parent, touched);
+  RETURN_IF_ERROR(store.OpenBase().status());  // a version that only memory has is not built on
+  pending.tiles = recent_->Find(parent, *touched);
+  auto missing = std::make_shared<TileList>();
+  for (const TilePlace place : *touched) {
+    if (!pending.tiles.contains(place)) missing->push_back(place);
+  }
+  if (!missing->empty()) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<DenseSource> bits, store.Bits(parent, missing));
+    RETURN_IF_ERROR(ReadTiles(manifest_, *bits, *missing, &pending.tiles));
+  }
+  return MakeDense(pending.tiles);
 }
 
 // Contributors that both changed an element would have cancelled or mixed each other's bits.
@@ -273,6 +316,28 @@ absl::Status LiveStore::SettleSums(Pending& pending, const TouchedByTensor& foun
   return absl::DataLossError(
       absl::StrCat("the declared sums are not those of ", ToString(pending.publish.parent), " in ",
                    NamesOf(manifest_, wrong), "; the publisher's shadow is not that version"));
+}
+
+std::optional<TransactionNumber> LiveStore::StepBetween(VersionId from, VersionId to) const {
+  const absl::StatusOr<std::shared_ptr<StoreImpl>> store = OpenedStore();
+  if (!store.ok()) return std::nullopt;
+  const absl::StatusOr<VersionInfo> from_info = (*store)->version(from);
+  const absl::StatusOr<VersionInfo> to_info = (*store)->version(to);
+  if (!from_info.ok() || !to_info.ok()) return std::nullopt;
+  if (to_info->parent == from) return to_info->transaction;
+  if (from_info->parent == to) return from_info->transaction;
+  return std::nullopt;
+}
+
+absl::Status LiveStore::ReadPacked(
+    TransactionNumber step, const ChunkKey& first,
+    const std::function<absl::StatusOr<bool>(const ChunkKey&, std::string_view)>& visit) const {
+  ASSIGN_OR_RETURN(const std::shared_ptr<StoreImpl> store, OpenedStore());
+  return store->journal_->ReadPayload(
+      step, first, [&](const ChunkKey& key, std::string_view chunk) -> absl::StatusOr<bool> {
+        if (key.contributor == kTableContributor) return false;
+        return visit(key, chunk);
+      });
 }
 
 absl::StatusOr<std::vector<Fingerprint>> LiveStore::Fingerprints(StoreImpl& store,

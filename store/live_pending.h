@@ -1,11 +1,11 @@
 // A publish whose content is coming. Private to live*.cc.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <vector>
 
 #include "store/live.h"
+#include "store/recent_tiles.h"
 
 namespace wstore {
 
@@ -14,12 +14,12 @@ namespace wstore {
 struct LiveStore::Pending {
   LivePublish publish;
   std::shared_ptr<StagedContent> content;
-  std::atomic<bool> discarded = false;
 
   // Set by CompleteContent, for Write.
   std::unique_ptr<PayloadWriter> payload;
   v1::VersionRecord record;  // but for number, id and who
   LiveContent result;
+  TileBits tiles;  // after it, of what it touches; empty if they were not read
   std::shared_ptr<const std::vector<Fingerprint>> fingerprints;  // of all tensors, after it
 };
 

@@ -13,8 +13,24 @@ BaseState StoreImpl::base() const {
   return state_.base();
 }
 
-absl::StatusOr<std::unique_ptr<Checkpoint>> StoreImpl::OpenBase() const {
-  return OpenRecordedBase(base());
+absl::StatusOr<std::shared_ptr<const Checkpoint>> StoreImpl::OpenBase() const {
+  std::shared_ptr<const Checkpoint> opened;
+  {
+    const std::lock_guard<std::mutex> lock(base_mutex_);
+    opened = opened_base_;
+  }
+  if (opened != nullptr) {
+    bool is_recorded = false;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      is_recorded = state_.base().files == opened->files();
+    }
+    if (is_recorded && opened->CheckUnchanged().ok()) return opened;
+  }
+  ASSIGN_OR_RETURN(opened, OpenRecordedBase(base()));
+  const std::lock_guard<std::mutex> lock(base_mutex_);
+  opened_base_ = opened;
+  return opened;
 }
 
 std::vector<const PatchSource*> StoreImpl::PathPatches::patches() const {
@@ -23,15 +39,15 @@ std::vector<const PatchSource*> StoreImpl::PathPatches::patches() const {
   return patches;
 }
 
-absl::StatusOr<StoreImpl::PathPatches> StoreImpl::PatchesBetween(VersionId from,
-                                                                 VersionId to) const {
+absl::StatusOr<StoreImpl::PathPatches> StoreImpl::PatchesBetween(
+    VersionId from, VersionId to, const std::shared_ptr<const TileList>& wanted) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   RETURN_IF_ERROR(state_.Find(from).status());
   RETURN_IF_ERROR(state_.Find(to).status());
   PathPatches path;
   for (const VersionId version : state_.Path(from, to)) {
     path.owned.push_back(std::make_unique<JournalPatch>(
-        *journal_, manifest_, state_.versions().at(version).info.transaction));
+        *journal_, manifest_, state_.versions().at(version).info.transaction, wanted));
   }
   return path;
 }
@@ -42,7 +58,7 @@ namespace {
 template <typename Path>
 class OwningDense final : public DenseSource {
  public:
-  OwningDense(const Manifest& manifest, std::unique_ptr<Checkpoint> base, Path path)
+  OwningDense(const Manifest& manifest, std::shared_ptr<const Checkpoint> base, Path path)
       : base_(std::move(base)),
         path_(std::move(path)),
         dense_base_(MakeDense(manifest, *base_)),
@@ -52,7 +68,7 @@ class OwningDense final : public DenseSource {
   }
 
  private:
-  std::unique_ptr<Checkpoint> base_;
+  const std::shared_ptr<const Checkpoint> base_;
   Path path_;
   std::unique_ptr<DenseSource> dense_base_;
   std::unique_ptr<DenseSource> patched_;
@@ -61,14 +77,20 @@ class OwningDense final : public DenseSource {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DenseSource>> StoreImpl::Materialise(VersionId version) const {
-  ASSIGN_OR_RETURN(PathPatches path, PatchesBetween(VersionId(0), version));
-  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> base, OpenBase());
+  return MaterialiseTiles(version, nullptr);
+}
+
+absl::StatusOr<std::unique_ptr<DenseSource>> StoreImpl::MaterialiseTiles(
+    VersionId version, const std::shared_ptr<const TileList>& wanted) const {
+  ASSIGN_OR_RETURN(PathPatches path, PatchesBetween(VersionId(0), version, wanted));
+  ASSIGN_OR_RETURN(std::shared_ptr<const Checkpoint> base, OpenBase());
   return std::make_unique<OwningDense<PathPatches>>(manifest_, std::move(base), std::move(path));
 }
 
-absl::StatusOr<std::unique_ptr<DenseSource>> StoreImpl::Bits(VersionId version) const {
+absl::StatusOr<std::unique_ptr<DenseSource>> StoreImpl::Bits(
+    VersionId version, const std::shared_ptr<const TileList>& wanted) const {
   std::unique_ptr<DenseSource> image = image_ == nullptr ? nullptr : image_->Read(version);
-  if (image == nullptr) return Materialise(version);
+  if (image == nullptr) return MaterialiseTiles(version, wanted);
   RETURN_IF_ERROR(OpenBase().status());  // a version that only memory has is not to be built on
   return image;
 }

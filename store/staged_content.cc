@@ -155,12 +155,20 @@ absl::Status StagedContent::CheckNext(const Contributor& contributor, uint32_t n
 }
 
 absl::Status StagedContent::Put(uint32_t contributor, uint64_t sequence, std::string_view bytes) {
+  ASSIGN_OR_RETURN(const bool is_new, Add(contributor, sequence, bytes));
+  if (is_new) Announce();
+  return absl::OkStatus();
+}
+
+// False: it was there.
+absl::StatusOr<bool> StagedContent::Add(uint32_t contributor, uint64_t sequence,
+                                        std::string_view bytes) {
   ASSIGN_OR_RETURN(Contributor* const found, Find(contributor));
   ASSIGN_OR_RETURN(const ChunkView chunk, ChunkView::Parse(bytes, manifest_));
   const std::lock_guard<std::mutex> lock(found->mutex);
   if (sequence < found->chunks.size()) {
     ASSIGN_OR_RETURN(const std::string before, ReadChunk(*found, sequence));
-    if (before == bytes) return absl::OkStatus();
+    if (before == bytes) return false;
     return absl::AlreadyExistsError(absl::StrCat("chunk ", sequence, " of contributor ",
                                                  contributor, " was sent before, and was another"));
   }
@@ -185,7 +193,7 @@ absl::Status StagedContent::Put(uint32_t contributor, uint64_t sequence, std::st
   found->elements += chunk.changed();
   found->last_tile = chunk.tiles().back().place;
   size_bytes_ += bytes.size();
-  return absl::OkStatus();
+  return true;
 }
 
 absl::StatusOr<uint64_t> StagedContent::next_sequence(uint32_t contributor) const {
@@ -261,6 +269,27 @@ uint64_t StagedContent::elements(uint32_t contributor) const {
   const Contributor& found = *contributors_[contributor];
   const std::lock_guard<std::mutex> lock(found.mutex);
   return found.elements;
+}
+
+void StagedContent::Discard() {
+  discarded_ = true;
+  Announce();
+}
+
+uint64_t StagedContent::Watch(std::function<void()> changed) {
+  const std::lock_guard<std::mutex> lock(watchers_mutex_);
+  watchers_.emplace(next_watch_, std::move(changed));
+  return next_watch_++;
+}
+
+void StagedContent::Unwatch(uint64_t watch) {
+  const std::lock_guard<std::mutex> lock(watchers_mutex_);
+  watchers_.erase(watch);
+}
+
+void StagedContent::Announce() {
+  const std::lock_guard<std::mutex> lock(watchers_mutex_);
+  for (const auto& [watch, changed] : watchers_) changed();
 }
 
 }  // namespace wstore

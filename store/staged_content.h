@@ -90,11 +90,24 @@ class StagedContent {
   // Elements that one contributor sent.
   uint64_t elements(uint32_t contributor) const;
 
+  // Nothing will come of it. What was put can still be read.
+  void Discard();
+  bool is_discarded() const { return discarded_; }
+
+  // Has `changed` called after every chunk that is added, after Discard and Announce, until it is
+  // unwatched; from other threads, and under a lock: it must not block, nor call back. After
+  // Unwatch no call is under way.
+  uint64_t Watch(std::function<void()> changed);
+  void Unwatch(uint64_t watch);
+  // Calls all of them: something is known of the content that the object itself does not know.
+  void Announce();
+
  private:
   struct Contributor;
   class Source;
 
   absl::StatusOr<Contributor*> Find(uint32_t contributor) const;
+  absl::StatusOr<bool> Add(uint32_t contributor, uint64_t sequence, std::string_view chunk);
   absl::Status CheckNext(const Contributor& contributor, uint32_t number, uint64_t sequence,
                          std::string_view bytes, const ChunkView& chunk) const;
   absl::StatusOr<std::string> ReadChunk(const Contributor& contributor, uint64_t sequence) const;
@@ -104,7 +117,12 @@ class StagedContent {
   const TransactionNumber transaction_;
   const Limits limits_;
   std::atomic<uint64_t> size_bytes_ = 0;
+  std::atomic<bool> discarded_ = false;
   std::vector<std::unique_ptr<Contributor>> contributors_;
+
+  std::mutex watchers_mutex_;  // guards what follows; locked with no other
+  std::map<uint64_t, std::function<void()>> watchers_;
+  uint64_t next_watch_ = 1;
 };
 
 }  // namespace wstore

@@ -63,17 +63,25 @@ class StoreImpl final : public Store {
     std::vector<std::unique_ptr<JournalPatch>> owned;
     std::vector<const PatchSource*> patches() const;
   };
-  absl::StatusOr<PathPatches> PatchesBetween(VersionId from, VersionId to) const;
+  // `wanted`: see JournalPatch.
+  absl::StatusOr<PathPatches> PatchesBetween(
+      VersionId from, VersionId to, const std::shared_ptr<const TileList>& wanted = nullptr) const;
 
   // What a committed version records of the tensors it touches.
   //   kDataLoss: it cannot be read, or names tensors that the base does not have
   absl::StatusOr<v1::TouchedTable> ReadTouched(TransactionNumber transaction) const;
 
-  // The base's files, open and checked against what was recorded.
-  absl::StatusOr<std::unique_ptr<Checkpoint>> OpenBase() const;
+  // The base's files, open and checked against what was recorded. They stay open for the next call,
+  // which checks again that they are what they were: reading the headers of many tensors takes
+  // longer than most of what is then read.
+  absl::StatusOr<std::shared_ptr<const Checkpoint>> OpenBase() const;
   BaseState base() const;
-  // A version's dense bytes, from memory if they are there.
-  absl::StatusOr<std::unique_ptr<DenseSource>> Bits(VersionId version) const;
+  // As Materialise, where no other tiles are read than `wanted`; null: all.
+  absl::StatusOr<std::unique_ptr<DenseSource>> MaterialiseTiles(
+      VersionId version, const std::shared_ptr<const TileList>& wanted) const;
+  // The same, from memory if they are there.
+  absl::StatusOr<std::unique_ptr<DenseSource>> Bits(
+      VersionId version, const std::shared_ptr<const TileList>& wanted = nullptr) const;
   // Starts the thread that keeps head's bits in memory.
   absl::Status KeepImage();
 
@@ -133,6 +141,9 @@ class StoreImpl final : public Store {
   // Fixed once the store exists, so readers need no lock.
   const Manifest manifest_;
   const FingerprintKey fingerprint_key_;
+
+  mutable std::mutex base_mutex_;  // guards what follows; never locked before another
+  mutable std::shared_ptr<const Checkpoint> opened_base_;
 
   // May be null. Its thread uses everything above.
   std::unique_ptr<HeadImage> image_;

@@ -178,7 +178,7 @@ absl::Status StoreImpl::CheckAllSums(const std::vector<VersionId>& versions,
     steps.push_back({std::move(path), info.fingerprint});
     at = version;
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> base, OpenBase());
+  ASSIGN_OR_RETURN(const std::shared_ptr<const Checkpoint> base, OpenBase());
   const std::unique_ptr<DenseSource> dense = MakeDense(manifest_, *base);
   std::vector<Fingerprint> changes(steps.size());
   std::mutex changes_mutex;
@@ -278,7 +278,7 @@ absl::StatusOr<VerifyReport> StoreImpl::Verify(const VerifyOptions& options) {
     report.checked.push_back(ToString(version.info.version));
   }
   // A base that is not the recorded one is a finding, and nothing more can be summed.
-  const absl::StatusOr<std::unique_ptr<Checkpoint>> base = OpenBase();
+  const absl::StatusOr<std::shared_ptr<const Checkpoint>> base = OpenBase();
   if (!base.ok()) {
     if (!options.base || report.ok()) {
       report.problems.push_back({VersionId(0), "", std::string(base.status().message())});

@@ -38,9 +38,6 @@ class SpanEncoder {
       : input_(input), manifest_(*input.manifest), span_(span), builder_(manifest_) {}
 
   absl::Status Run(ProgressCounter* progress) {
-    if (input_.parent != nullptr) {
-      ASSIGN_OR_RETURN(parent_, input_.parent->OpenSpan(span_));
-    }
     RETURN_IF_ERROR(input_.target != nullptr ? DiffTiles(progress) : TakePatches(progress));
     CloseChunk();
     return absl::OkStatus();
@@ -61,6 +58,7 @@ class SpanEncoder {
   }
 
   absl::Status DiffTiles(ProgressCounter* progress) {
+    ASSIGN_OR_RETURN(parent_, input_.parent->OpenSpan(span_));
     ASSIGN_OR_RETURN(const std::unique_ptr<SpanTiles> target, input_.target->OpenSpan(span_));
     Buffers& buffers = ThreadBuffers();
     const uint64_t first = span_ * kSpanTiles;
@@ -96,6 +94,10 @@ class SpanEncoder {
   absl::Status TakePatches(ProgressCounter* progress) {
     Buffers& buffers = ThreadBuffers();
     return input_.patches->ReadSpan(span_, [&](const ChunkView& chunk) -> absl::Status {
+      // Not before something is touched: opening a span of a version reads its patches.
+      if (input_.parent != nullptr && parent_ == nullptr) {
+        ASSIGN_OR_RETURN(parent_, input_.parent->OpenSpan(span_));
+      }
       for (const EncodedTile& tile : chunk.tiles()) {
         const size_t bytes = uint64_t{tile.elements} * tile.element_bytes;
         SpanOutcome::Tensor& tensor = TensorOf(tile.place);

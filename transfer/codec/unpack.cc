@@ -10,6 +10,7 @@
 #include "transfer/codec/pack_layout.h"
 #include "transfer/codec/tile_codec.h"
 #include "wstore/chunk.h"
+#include "wstore/packed_places.h"
 
 namespace wstore {
 namespace {
@@ -47,8 +48,9 @@ class Unpacker {
   Unpacker(std::string_view packed, const Manifest& manifest)
       : packed_(packed), manifest_(manifest), builder_(manifest) {}
 
-  absl::Status ReadColumns();
+  absl::Status ReadColumns(uint32_t most = kMaxColumns);
   absl::Status ReadDirectory();
+  std::vector<TilePlace> places() const;
   absl::Status ReadTiles();
   absl::StatusOr<std::string> Finish();
 
@@ -91,7 +93,8 @@ absl::Status Unpack(absl::Span<const char> stored, ColumnReader* column) {
   return absl::OkStatus();
 }
 
-absl::Status Unpacker::ReadColumns() {
+// The first `most` of them.
+absl::Status Unpacker::ReadColumns(uint32_t most) {
   chunk_size_ = Field(kChunkSizeAt, 4);
   const uint64_t column_count = Field(kColumnCountAt, 4);
   if (Field(0, 4) != kPackMagic || Field(kVersionAt, 2) != kPackVersion ||
@@ -113,7 +116,9 @@ absl::Status Unpacker::ReadColumns() {
       return Damaged("a column of ", columns_[i].size, " bytes stored in ", stored);
     }
     budget -= columns_[i].size;
-    RETURN_IF_ERROR(Unpack(absl::MakeConstSpan(packed_.data() + at, stored), &columns_[i]));
+    if (i < most) {
+      RETURN_IF_ERROR(Unpack(absl::MakeConstSpan(packed_.data() + at, stored), &columns_[i]));
+    }
     at += stored;
   }
   if (at != packed_.size()) return Damaged(packed_.size() - at, " bytes too many");
@@ -162,6 +167,12 @@ absl::Status Unpacker::ReadDirectory() {
     }
   }
   return absl::OkStatus();
+}
+
+std::vector<TilePlace> Unpacker::places() const {
+  std::vector<TilePlace> places;
+  for (const Tile& tile : tiles_) places.push_back(tile.place);
+  return places;
 }
 
 bool Unpacker::ReadPositions(const Tile& tile, uint32_t elements) {
@@ -239,15 +250,29 @@ absl::StatusOr<std::string> Unpacker::Finish() {
   return chunk;
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> UnpackChunk(std::string_view packed, const Manifest& manifest) {
+absl::Status CheckWhole(std::string_view packed) {
   if (packed.size() < kChunkHeaderBytes) {
     return Damaged("cut short within its header of ", kChunkHeaderBytes, " bytes");
   }
   if (ChunkChecksum(packed) != LoadLe<uint64_t>(packed.data() + kChecksumAt)) {
     return Damaged("the checksum of its ", packed.size(), " bytes does not match");
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<TilePlace>> PackedTilePlaces(std::string_view packed,
+                                                        const Manifest& manifest) {
+  RETURN_IF_ERROR(CheckWhole(packed));
+  Unpacker unpacker(packed, manifest);
+  RETURN_IF_ERROR(unpacker.ReadColumns(/*most=*/1));
+  RETURN_IF_ERROR(unpacker.ReadDirectory());
+  return unpacker.places();
+}
+
+absl::StatusOr<std::string> UnpackChunk(std::string_view packed, const Manifest& manifest) {
+  RETURN_IF_ERROR(CheckWhole(packed));
   Unpacker unpacker(packed, manifest);
   RETURN_IF_ERROR(unpacker.ReadColumns());
   RETURN_IF_ERROR(unpacker.ReadDirectory());

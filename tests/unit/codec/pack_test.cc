@@ -4,6 +4,7 @@
 #include "tests/unit/codec/chunk_support.h"
 #include "transfer/codec/gap_code.h"
 #include "wstore/chunk.h"
+#include "wstore/packed_places.h"
 
 namespace wstore {
 namespace {
@@ -89,12 +90,19 @@ TEST_CASE("any damage to a packed chunk is data loss") {
   const Sample sample;
   const std::string packed = PackChunk(sample.chunk, sample.manifest);
   REQUIRE(*UnpackChunk(packed, sample.manifest) == sample.chunk);
+  std::vector<TilePlace> places;
+  const absl::StatusOr<ChunkView> view = ChunkView::Parse(sample.chunk, sample.manifest);
+  REQUIRE_OK(view);
+  for (const EncodedTile& tile : view->tiles()) places.push_back(tile.place);
+  REQUIRE(*PackedTilePlaces(packed, sample.manifest) == places);
   for (size_t at = 0; at < packed.size(); ++at) {
     CAPTURE(at);
     for (const int bit : {0, 4, 7}) {
       std::string flipped = packed;
       flipped[at] = static_cast<char>(flipped[at] ^ 1 << bit);
       REQUIRE_ERROR(UnpackChunk(flipped, sample.manifest), absl::StatusCode::kDataLoss, "checksum");
+      REQUIRE_ERROR(PackedTilePlaces(flipped, sample.manifest), absl::StatusCode::kDataLoss,
+                    "checksum");
     }
     REQUIRE_ERROR(UnpackChunk(packed.substr(0, at), sample.manifest), absl::StatusCode::kDataLoss,
                   "packed chunk");

@@ -182,6 +182,75 @@ TEST_CASE("sums that nobody declares are taken from the parent's bits") {
   REQUIRE(content->verified == Verified::kMaterialised);
 }
 
+// Publishes `to` on head, with sums that are checked against the bits.
+void PublishChecked(LiveFixture& fixture, const NaiveTensors& to) {
+  const VersionId head = fixture.live->store()->head().version;
+  const LiveNumbers numbers = fixture.Reserve();
+  LivePublish publish;
+  publish.parent = head;
+  publish.check_sums = true;
+  REQUIRE_OK(fixture.live->BeginContent(numbers.transaction, publish));
+  const Part part =
+      fixture.MakePart(fixture.versions.at(head.value()), to, numbers.transaction, 0, 1);
+  fixture.Send(part, numbers.transaction, 0);
+  const auto content = fixture.live->CompleteContent(numbers.transaction);
+  REQUIRE_OK(content);
+  REQUIRE(content->verified == Verified::kMaterialised);
+  REQUIRE(content->touched == *part.summary.sums);
+  REQUIRE_OK(fixture.live->Write(fixture.RecordOf(numbers, head, *content)));
+  fixture.versions[numbers.version.value()] = to;
+}
+
+TEST_CASE("sums of what small sets touch are right on top of a chain, one after the other") {
+  LiveFixture fixture(TestSeed("live-touched"));
+  const auto head = [&] {
+    return fixture.versions.at(fixture.live->store()->head().version.value());
+  };
+  for (int i = 0; i < 3; ++i) fixture.Publish(fixture.store.Changed(head(), 0.02));
+  // The last element of the first `count` tensors: tiles that are not kept yet, that are, and some
+  // of both.
+  for (const int count : {1, 1, 3, 2}) {
+    NaiveTensors next = head();
+    int changed = 0;
+    for (auto& [name, tensor] : next) {
+      if (tensor.bytes.empty() || changed == count) continue;
+      tensor.bytes.back() = static_cast<char>(tensor.bytes.back() ^ (1 << count));
+      ++changed;
+    }
+    PublishChecked(fixture, next);
+  }
+  // What another version changes is not taken for what was kept.
+  fixture.Publish(fixture.store.Changed(head(), 0.3));
+  PublishChecked(fixture, fixture.store.Changed(head(), 0.001));
+  REQUIRE_OK(fixture.live->Reopen());
+  PublishChecked(fixture, fixture.store.Changed(head(), 0.001));
+  fixture.RequireAllVersions();
+}
+
+TEST_CASE("who waits for content is told of all that comes, and of its end") {
+  LiveFixture fixture(TestSeed("live-watched"));
+  const LiveNumbers numbers = fixture.Reserve();
+  REQUIRE_OK(fixture.live->BeginContent(numbers.transaction, {}));
+  const NaiveTensors next = fixture.store.Changed(fixture.versions.at(0), 0.05);
+  const Part part = fixture.MakePart(fixture.versions.at(0), next, numbers.transaction, 0, 1);
+  const auto content = *fixture.live->FindContent(numbers.transaction);
+  int told = 0;
+  const uint64_t watch = content->Watch([&told] { ++told; });
+  REQUIRE_OK(content->Put(0, 0, part.chunks[0]));
+  REQUIRE(told == 1);
+  REQUIRE_OK(content->Put(0, 0, part.chunks[0]));  // nothing new
+  REQUIRE(told == 1);
+  content->Announce();
+  REQUIRE(told == 2);
+  REQUIRE(!content->is_discarded());
+  fixture.live->DiscardContent(numbers.transaction);
+  REQUIRE(content->is_discarded());
+  REQUIRE(told == 3);
+  content->Unwatch(watch);
+  content->Announce();
+  REQUIRE(told == 3);
+}
+
 TEST_CASE("content that changes nothing is no version") {
   LiveFixture fixture;
   const LiveNumbers numbers = fixture.Reserve();
