@@ -20,10 +20,13 @@ namespace {
 constexpr size_t kRandomIdBytes = 16;
 constexpr int64_t kAbortMicros = 2'000'000;
 constexpr auto kPause = std::chrono::milliseconds(20);
+// A set of no more is sent with the request to commit it.
+constexpr size_t kSmallSetBytes = 64 << 10;
 
-// One stream of Put. `safe` is the sequence number that the server expects next.
+// One stream of Put. `resumes`: the server is asked first what it has; otherwise it has nothing, or
+// what it is sent again. `safe` is the sequence number that the server expects next.
 absl::Status PutOnce(const Connection& connection, TransactionNumber transaction,
-                     uint32_t contributor, const std::vector<std::string>& chunks,
+                     uint32_t contributor, const std::vector<std::string>& chunks, bool resumes,
                      Deadline deadline) {
   grpc::ClientContext context;
   Connection::SetDeadline(&context, deadline);
@@ -32,28 +35,32 @@ absl::Status PutOnce(const Connection& connection, TransactionNumber transaction
   request.set_transaction(transaction.value());
   request.set_contributor(contributor);
   v1::PutResponse response;
-  if (!stream->Write(request) || !stream->Read(&response)) {
-    const absl::Status status = connection.FromGrpc(stream->Finish());
-    return status.ok() ? absl::UnavailableError("the server ended the stream early") : status;
+  uint64_t safe = 0;
+  if (resumes) {
+    if (!stream->Write(request) || !stream->Read(&response)) {
+      const absl::Status status = connection.FromGrpc(stream->Finish());
+      return status.ok() ? absl::UnavailableError("the server ended the stream early") : status;
+    }
+    safe = response.next_sequence();
+    request.Clear();
   }
-  uint64_t safe = response.next_sequence();
+  for (uint64_t next = safe; next < chunks.size(); ++next) {
+    request.set_sequence(next);
+    request.set_chunk(chunks[next]);
+    grpc::WriteOptions options;
+    if (next + 1 == chunks.size()) options.set_last_message();
+    if (!stream->Write(request, options)) break;
+    request.Clear();
+  }
+  if (safe >= chunks.size()) stream->WritesDone();
+  while (stream->Read(&response)) safe = response.next_sequence();
+  const absl::Status status = connection.FromGrpc(stream->Finish());
+  if (!status.ok() || safe == chunks.size()) return status;
   if (safe > chunks.size()) {
-    context.TryCancel();
-    static_cast<void>(stream->Finish());
     return absl::AlreadyExistsError(
         absl::StrCat("the server has ", safe, " chunks under this id, and this content has only ",
                      chunks.size(), ": it was begun with other content; use another id"));
   }
-  request.Clear();
-  for (uint64_t next = safe; next < chunks.size(); ++next) {
-    request.set_sequence(next);
-    request.set_chunk(chunks[next]);
-    if (!stream->Write(request)) break;
-  }
-  stream->WritesDone();
-  while (stream->Read(&response)) safe = response.next_sequence();
-  const absl::Status status = connection.FromGrpc(stream->Finish());
-  if (!status.ok() || safe == chunks.size()) return status;
   return absl::UnavailableError(
       absl::StrCat("the server took ", safe, " of ", chunks.size(), " chunks"));
 }
@@ -118,14 +125,30 @@ absl::StatusOr<Begun> Begin(const Connection& connection, const PublishOptions& 
   return begun;
 }
 
-absl::Status PutSet(const Connection& connection, TransactionNumber transaction,
-                    uint32_t contributor, EncodedSet* set, Deadline deadline) {
-  RETURN_IF_ERROR(connection.CheckProcess());
+namespace {
+
+void NameChunks(TransactionNumber transaction, uint32_t contributor, EncodedSet* set) {
   for (std::string& chunk : set->chunks) {
     ReplaceHeader(transaction, static_cast<uint16_t>(contributor), &chunk);
   }
+}
+
+bool IsSmall(const EncodedSet& set) {
+  size_t size_bytes = 0;
+  for (const std::string& chunk : set.chunks) size_bytes += chunk.size();
+  return size_bytes <= kSmallSetBytes;
+}
+
+}  // namespace
+
+absl::Status PutSet(const Connection& connection, TransactionNumber transaction,
+                    uint32_t contributor, EncodedSet* set, Deadline deadline) {
+  RETURN_IF_ERROR(connection.CheckProcess());
+  NameChunks(transaction, contributor, set);
+  bool resumes = false;
   return Retry(deadline, [&] {
-    return Repeatable(PutOnce(connection, transaction, contributor, set->chunks, deadline));
+    return Repeatable(PutOnce(connection, transaction, contributor, set->chunks,
+                              std::exchange(resumes, true), deadline));
   });
 }
 
@@ -144,8 +167,9 @@ absl::StatusOr<Decision> Settle(const Connection& connection, const std::string&
 
 absl::StatusOr<Decision> Commit(const Connection& connection, const std::string& id,
                                 TransactionNumber transaction, uint32_t contributor,
-                                const EncodedSet& set, Deadline deadline) {
+                                const EncodedSet& set, bool sends_content, Deadline deadline) {
   v1::CommitRequest request;
+  if (sends_content) request.mutable_content()->Assign(set.chunks.begin(), set.chunks.end());
   request.set_transaction(transaction.value());
   request.set_contributor(contributor);
   request.set_chunks(set.chunks.size());
@@ -242,6 +266,32 @@ absl::StatusOr<std::optional<Decision>> Unchanged(const Connection& connection,
   return decision;
 }
 
+// One attempt, under the number that it was given.
+absl::StatusOr<Decision> SendAndCommit(const Connection& connection, const PublishOptions& options,
+                                       const Begun& begun, EncodedSet* set, Deadline deadline) {
+  const std::string& id = options.begin.transaction_id;
+  const bool is_small = IsSmall(*set);
+  absl::Status put;
+  if (is_small) {
+    NameChunks(begun.transaction, options.contributor, set);
+  } else {
+    put = PutSet(connection, begun.transaction, options.contributor, set, deadline);
+  }
+  if (absl::IsNotFound(put)) return Settle(connection, id, put, deadline);
+  if (!put.ok()) {
+    TakeBack(connection, id, put, deadline);
+    return put;
+  }
+  absl::StatusOr<Decision> decision =
+      Commit(connection, id, begun.transaction, options.contributor, *set, is_small, deadline);
+  const absl::Status& status = decision.status();
+  // Refused with its content, perhaps; what was aborted is not open any more.
+  const bool is_open = !status.ok() && !absl::IsNotFound(status) && !absl::IsUnknown(status) &&
+                       !absl::IsAborted(status);
+  if (is_small && is_open) TakeBack(connection, id, status, deadline);
+  return decision;
+}
+
 }  // namespace
 
 absl::StatusOr<Decision> PublishSet(const Connection& connection, const PublishOptions& options,
@@ -265,17 +315,7 @@ absl::StatusOr<Decision> PublishSet(const Connection& connection, const PublishO
     if (begun->repeated) {
       return RepeatedDecision(connection, id, at, set->digest, deadline);
     }
-    const absl::Status put =
-        PutSet(connection, begun->transaction, options.contributor, set, deadline);
-    absl::StatusOr<Decision> decision = absl::InternalError("not committed");
-    if (put.ok()) {
-      decision = Commit(connection, id, begun->transaction, options.contributor, *set, deadline);
-    } else if (absl::IsNotFound(put)) {
-      decision = Settle(connection, id, put, deadline);
-    } else {
-      TakeBack(connection, id, put, deadline);
-      return put;
-    }
+    absl::StatusOr<Decision> decision = SendAndCommit(connection, options, *begun, set, deadline);
     // Not found: the server was started again before it had all. The set is still here.
     if (!absl::IsNotFound(decision.status())) return decision;
     if (deadline.has_passed()) return absl::DeadlineExceededError(decision.status().message());

@@ -41,12 +41,12 @@ absl::StatusOr<Begun> Begin(const Connection& connection, const PublishOptions& 
 absl::Status PutSet(const Connection& connection, TransactionNumber transaction,
                     uint32_t contributor, EncodedSet* set, Deadline deadline);
 
-// Says that a contributor has sent all, and waits for the decision.
+// Says that a contributor has sent all, or sends it with that, and waits for the decision.
 //   kNotFound: nothing was committed under the id: the server was started again meanwhile
 //   kUnknown: neither the decision nor an answer to Ask came in time
 absl::StatusOr<Decision> Commit(const Connection& connection, const std::string& id,
                                 TransactionNumber transaction, uint32_t contributor,
-                                const EncodedSet& set, Deadline deadline);
+                                const EncodedSet& set, bool sends_content, Deadline deadline);
 
 // What became of an id after `cause`.
 //   kNotFound, kAborted: as Ask says

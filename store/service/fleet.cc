@@ -213,6 +213,7 @@ void Fleet::Carry(const protocol::CompleteContent& effect) {
         const std::lock_guard<std::mutex> lock(mutex_);
         content_.emplace(number, *std::move(content));
       }
+      if (const auto staged = live_.FindContent(number); staged.ok()) (*staged)->Announce();
       strand_.Post([this, number, id, unchanged, status, chain_digest] {
         const auto details = details_.find(id);
         if (details != details_.end()) details->second.unchanged = unchanged;

@@ -1,7 +1,9 @@
 #include "store/service/rpc_content.h"
 
 #include <algorithm>
+#include <future>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -77,6 +79,7 @@ class SummarySender {
     }
     messages_.push_back(std::move(summary));
   }
+  bool empty() const { return messages_.empty(); }
   // False: all are sent.
   bool Send(Response* response) {
     if (messages_.empty()) return false;
@@ -103,15 +106,24 @@ class DifferenceProducer final : public Producer<v1::ReadDifferenceResponse> {
         to_(to),
         transaction_(request.transaction()),
         skip_(request.skip_chunks()),
-        name_(request.to()) {}
+        name_(request.to()) {
+    if (request.takes_packed()) step_ = live_.StepBetween(from_, to_);
+  }
 
   absl::StatusOr<Next> Produce(v1::ReadDifferenceResponse* response) override {
     response->Clear();
     if (!described_) RETURN_IF_ERROR(Describe());
     if (summary_.Send(response)) return Next::kMessage;
-    while (chunks_.empty()) {
-      if (from_ == to_ || span_ >= live_.manifest().spans()) return Next::kEnd;
-      RETURN_IF_ERROR(ReadSpan());
+    if (from_ == to_) return Next::kEnd;
+    if (step_) return PassOn(response);
+    while (skip_ > 0 || chunks_.empty()) {
+      if (chunks_.empty()) {
+        if (!ahead_.valid() && next_span_ >= live_.manifest().spans()) return Next::kEnd;
+        RETURN_IF_ERROR(TakeSpan());
+        continue;
+      }
+      --skip_;
+      chunks_.pop_front();
     }
     response->set_chunk(std::move(chunks_.front()));
     chunks_.pop_front();
@@ -119,6 +131,8 @@ class DifferenceProducer final : public Producer<v1::ReadDifferenceResponse> {
   }
 
  private:
+  using Chunks = std::deque<std::string>;
+
   // How many chunks there will be is known once all spans are read, so the reader counts; the
   // summary has the digest.
   absl::Status Describe() {
@@ -136,20 +150,50 @@ class DifferenceProducer final : public Producer<v1::ReadDifferenceResponse> {
     return absl::OkStatus();
   }
 
-  absl::Status ReadSpan() {
-    ASSIGN_OR_RETURN(const std::shared_ptr<Store> store, OpenStore(live_));
-    ASSIGN_OR_RETURN(const std::unique_ptr<PatchSource> difference, store->Difference(from_, to_));
-    const uint32_t span = span_++;
-    ChunkBuilder builder(live_.manifest());
-    uint16_t part = 0;
-    const auto close = [&] {
-      if (builder.empty()) return;
-      std::string chunk = builder.Finish({transaction_, ChunkKey{0, span, part++}});
+  // The next stored chunk as it is. Nothing is held between two.
+  absl::StatusOr<Next> PassOn(v1::ReadDifferenceResponse* response) {
+    bool found = false;
+    const auto take = [&](const ChunkKey& key, std::string_view packed) -> absl::StatusOr<bool> {
+      next_key_ = key;
+      ++next_key_.part;
       if (skip_ > 0) {
         --skip_;
-      } else {
-        chunks_.push_back(std::move(chunk));
+        return true;
       }
+      response->set_packed_chunk(packed.data(), packed.size());
+      found = true;
+      return false;
+    };
+    RETURN_IF_ERROR(live_.ReadPacked(*step_, next_key_, take));
+    return found ? Next::kMessage : Next::kEnd;
+  }
+
+  // While the chunks of one span are sent, those of the next are made.
+  absl::Status TakeSpan() {
+    if (!ahead_.valid()) ReadAhead();
+    ASSIGN_OR_RETURN(chunks_, ahead_.get());
+    if (next_span_ < live_.manifest().spans()) ReadAhead();
+    return absl::OkStatus();
+  }
+
+  void ReadAhead() {
+    const auto read = [this, span = next_span_++] { return ReadSpan(span); };
+    try {
+      ahead_ = std::async(std::launch::async, read);
+    } catch (const std::system_error&) {
+      ahead_ = std::async(std::launch::deferred, read);  // no more threads: when it is wanted
+    }
+  }
+
+  absl::StatusOr<Chunks> ReadSpan(uint32_t span) const {
+    ASSIGN_OR_RETURN(const std::shared_ptr<Store> store, OpenStore(live_));
+    ASSIGN_OR_RETURN(const std::unique_ptr<PatchSource> difference, store->Difference(from_, to_));
+    ChunkBuilder builder(live_.manifest());
+    Chunks chunks;
+    const auto close = [&] {
+      if (builder.empty()) return;
+      const ChunkKey key{0, span, static_cast<uint16_t>(chunks.size())};
+      chunks.push_back(builder.Finish({transaction_, key}));
     };
     RETURN_IF_ERROR(difference->ReadSpan(span, [&](const ChunkView& chunk) {
       for (const EncodedTile& tile : chunk.tiles()) {
@@ -159,7 +203,7 @@ class DifferenceProducer final : public Producer<v1::ReadDifferenceResponse> {
       return absl::OkStatus();
     }));
     close();
-    return absl::OkStatus();
+    return chunks;
   }
 
   LiveStore& live_;
@@ -171,8 +215,11 @@ class DifferenceProducer final : public Producer<v1::ReadDifferenceResponse> {
   const v1::VersionName name_;
   bool described_ = false;
   SummarySender<v1::ReadDifferenceResponse> summary_;
-  uint32_t span_ = 0;
-  std::deque<std::string> chunks_;
+  std::optional<TransactionNumber> step_;  // whose stored chunks are passed on
+  ChunkKey next_key_{0, 0, 0};
+  uint32_t next_span_ = 0;
+  Chunks chunks_;
+  std::future<absl::StatusOr<Chunks>> ahead_;  // last: it uses the others, and is waited for
 };
 
 class ContentProducer final : public Producer<v1::ReadContentResponse> {
@@ -184,6 +231,13 @@ class ContentProducer final : public Producer<v1::ReadContentResponse> {
         content_(std::move(content)),
         next_(request.skip_chunks().begin(), request.skip_chunks().end()) {
     next_.resize(content_->contributors());
+  }
+  ~ContentProducer() override {
+    if (watch_) content_->Unwatch(*watch_);
+  }
+
+  void CallWhenReady(std::function<void()> wake) override {
+    watch_ = content_->Watch(std::move(wake));
   }
 
   absl::StatusOr<Next> Produce(v1::ReadContentResponse* response) override {
@@ -198,12 +252,21 @@ class ContentProducer final : public Producer<v1::ReadContentResponse> {
       return Next::kMessage;
     }
     if (!summarised_) {
-      const absl::StatusOr<LiveContent> complete = fleet_.OpenContent(content_->transaction());
-      if (absl::IsUnavailable(complete.status())) return Next::kWait;
-      RETURN_IF_ERROR(complete.status());
-      Summarise(*complete);
+      if (content_->is_discarded()) {
+        return absl::NotFoundError(
+            absl::StrCat("transaction ", content_->transaction().value(), " has ended"));
+      }
+      if (!complete_) {
+        absl::StatusOr<LiveContent> complete = fleet_.OpenContent(content_->transaction());
+        if (absl::IsUnavailable(complete.status())) return Next::kWait;
+        RETURN_IF_ERROR(complete.status());
+        complete_ = *std::move(complete);
+        return Produce(response);  // the last chunks may have come since they were looked for
+      }
+      Summarise(*std::exchange(complete_, std::nullopt));
     }
-    return summary_.Send(response) ? Next::kMessage : Next::kEnd;
+    if (!summary_.Send(response)) return Next::kEnd;
+    return summary_.empty() ? Next::kLast : Next::kMessage;
   }
 
  private:
@@ -224,7 +287,9 @@ class ContentProducer final : public Producer<v1::ReadContentResponse> {
   LiveStore& live_;
   Fleet& fleet_;
   const std::shared_ptr<StagedContent> content_;
+  std::optional<uint64_t> watch_;
   std::vector<uint64_t> next_;
+  std::optional<LiveContent> complete_;  // all chunks are there
   bool summarised_ = false;
   SummarySender<v1::ReadContentResponse> summary_;
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,7 +16,8 @@ namespace wstore::service {
 
 enum class Next {
   kMessage,  // the response is filled
-  kWait,     // nothing yet: ask again in a while
+  kLast,     // likewise, and nothing follows it
+  kWait,     // nothing yet: ask again once it calls
   kEnd,
 };
 
@@ -25,6 +27,9 @@ class Producer {
  public:
   virtual ~Producer() = default;
   virtual absl::StatusOr<Next> Produce(Response* response) = 0;
+  // Of one that waits: `wake` is called whenever there may be more, from any thread, until the
+  // producer is gone. It must not block.
+  virtual void CallWhenReady(std::function<void()>) {}
 };
 
 // `live` and `fleet` must outlive what these return.

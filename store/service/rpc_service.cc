@@ -168,23 +168,29 @@ RpcService::Unary* RpcService::Commit(Context* context, const v1::CommitRequest*
   if (call->finished()) return call->reactor();
   const TransactionNumber transaction(request->transaction());
   const uint32_t contributor = request->contributor();
-  const auto take = [&]() -> absl::Status {
+  const auto take = [this, request, transaction, contributor]() -> absl::Status {
     ASSIGN_OR_RETURN(ContributorSummary summary, FromProto(*request));
     ASSIGN_OR_RETURN(const std::shared_ptr<StagedContent> content, live_.FindContent(transaction));
+    for (int i = 0; i < request->content_size(); ++i) {
+      RETURN_IF_ERROR(content->Put(contributor, static_cast<uint64_t>(i), request->content(i)));
+    }
     return content->Finish(contributor, std::move(summary));
   };
-  const absl::Status taken = take();
-  if (!taken.ok() || request->no_wait()) {
-    if (taken.ok()) fleet_.ContentStaged(transaction, contributor);
-    call->Finish(taken);
-    return call->reactor();
-  }
-  // The wait begins before the content counts, so that no decision comes in between.
-  fleet_.AwaitTransaction(transaction, [this, call, response](const FleetAnswer& answer) {
-    if (answer.status.ok()) *response = ToProto(answer, HeadOf(answer.head));
-    call->Finish(answer.status);
-  });
-  fleet_.ContentStaged(transaction, contributor);
+  const auto commit = [this, call, request, response, transaction, contributor, take] {
+    const absl::Status taken = take();
+    if (!taken.ok() || request->no_wait()) {
+      if (taken.ok()) fleet_.ContentStaged(transaction, contributor);
+      return call->Finish(taken);
+    }
+    // The wait begins before the content counts, so that no decision comes in between.
+    fleet_.AwaitTransaction(transaction, [this, call, response](const FleetAnswer& answer) {
+      if (answer.status.ok()) *response = ToProto(answer, HeadOf(answer.head));
+      call->Finish(answer.status);
+    });
+    fleet_.ContentStaged(transaction, contributor);
+  };
+  // Content is written to a file.
+  request->content().empty() ? commit() : InLane(call, commit);
   return call->reactor();
 }
 

@@ -1,6 +1,4 @@
 // Calls that stream.
-#include <grpcpp/alarm.h>
-
 #include <chrono>
 #include <deque>
 #include <optional>
@@ -15,8 +13,8 @@
 namespace wstore::service {
 namespace {
 
-constexpr auto kAskAgain = std::chrono::milliseconds(20);
 constexpr size_t kMaxLayoutBytes = 16 << 20;
+constexpr size_t kSmallMessageBytes = 4 << 10;
 
 bool HasDeadline(const RpcService::Context& context) {
   return context.deadline() != std::chrono::system_clock::time_point::max();
@@ -149,7 +147,8 @@ class PutReactor final : public grpc::ServerBidiReactor<v1::PutRequest, v1::PutR
   std::shared_ptr<PutReactor> self_;
 };
 
-// Sends what a producer makes, as the reader takes it.
+// Sends what a producer makes, as the reader takes it: one message is on its way while the next is
+// made in a lane, and no more.
 template <typename Response>
 class ContentReactor final : public grpc::ServerWriteReactor<Response>, private SlowReader {
  public:
@@ -165,6 +164,8 @@ class ContentReactor final : public grpc::ServerWriteReactor<Response>, private 
   void Begin() {
     service_.AddReader(this);
     counted_ = RpcService::Take(&service_.content_streams, service_.limits().max_content_streams);
+    if (counted_ && producer_.ok()) (*producer_)->CallWhenReady([this] { Wake(); });
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (!counted_) {
       return End(TooMany("content streams", service_.limits().max_content_streams));
     }
@@ -173,10 +174,15 @@ class ContentReactor final : public grpc::ServerWriteReactor<Response>, private 
     Schedule();
   }
 
+  void OnCancel() override { Wake(); }
+
   void OnWriteDone(bool ok) override {
     waiting_since_ = INT64_MAX;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_writing_ = false;
+    if (has_ended_) return;
     if (!ok) return End(absl::CancelledError("the reader has gone"));
-    Schedule();
+    if (made_as_) SendMade();
   }
 
   void OnDone() override {
@@ -189,33 +195,70 @@ class ContentReactor final : public grpc::ServerWriteReactor<Response>, private 
   template <typename Reactor, typename... Arguments>
   friend Reactor* Launch(Arguments&&... arguments);
 
-  void Schedule() {
-    const bool taken = lane_.Post([this, self = self_] { Work(); });
-    if (!taken) End(absl::UnavailableError("the server is stopping"));
+  enum class State {
+    kWorking,  // or nothing is to be made
+    kWaiting,  // for the producer
+    kWoken,    // while it was working
+  };
+
+  // Goes on, if it waits.
+  void Wake() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (has_ended_) return;
+    if (std::exchange(state_, State::kWoken) == State::kWaiting) Schedule();
   }
 
   void Work() {
-    if (context_->IsCancelled()) return End(absl::CancelledError("the reader has gone"));
-    const absl::StatusOr<Next> next = (*producer_)->Produce(&response_);
-    if (!next.ok()) return End(next.status());
-    switch (*next) {
-      case Next::kMessage:
-        waiting_since_ = SystemClock().NowMonotonicMicros();
-        return this->StartWrite(&response_);
-      case Next::kWait:
-        // The stream does not end before the alarm has gone off. An alarm keeps its callback, so
-        // that must not hold this.
-        return alarm_.Set(std::chrono::system_clock::now() + kAskAgain,
-                          [this](bool) { Schedule(); });
-      case Next::kEnd:
-        return End(absl::OkStatus());
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      state_ = State::kWorking;
+      if (has_ended_) return;
     }
+    absl::StatusOr<Next> next = absl::CancelledError("the reader has gone");
+    if (!context_->IsCancelled()) next = (*producer_)->Produce(&made_);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (has_ended_) return;
+    if (next.ok() && *next == Next::kWait) {
+      // Woken: something has come since the producer looked.
+      const bool is_woken = state_ == State::kWoken;
+      state_ = is_woken ? State::kWorking : State::kWaiting;
+      if (is_woken) Schedule();
+      return;
+    }
+    made_as_ = std::move(next);
+    if (!is_writing_) SendMade();
+  }
+
+  // All that follow need mutex_.
+  void Schedule() {
+    if (lane_.Post([this, self = self_] { Work(); })) return;
+    made_as_ = absl::UnavailableError("the server is stopping");
+    if (!is_writing_) SendMade();
+  }
+
+  void SendMade() {
+    const absl::StatusOr<Next> next = *std::exchange(made_as_, std::nullopt);
+    if (!next.ok() || *next == Next::kEnd) return End(next.status());
+    sending_.Swap(&made_);
+    is_writing_ = true;
+    waiting_since_ = SystemClock().NowMonotonicMicros();
+    if (*next == Next::kLast) {
+      LogEnd(absl::OkStatus());
+      return this->StartWriteAndFinish(&sending_, {}, grpc::Status::OK);
+    }
+    this->StartWrite(&sending_);
+    Schedule();
   }
 
   void End(const absl::Status& status) {
+    if (has_ended_) return;
+    LogEnd(status);
+    this->Finish(ToGrpc(status));
+  }
+  void LogEnd(const absl::Status& status) {
+    has_ended_ = true;
     service_.Log(absl::StrCat("level=info event=stream method=", method_, " peer=\"", peer_,
                               "\" code=", static_cast<int>(status.code())));
-    this->Finish(ToGrpc(status));
   }
 
   void CancelIfIdle(int64_t since_micros) override {
@@ -229,9 +272,16 @@ class ContentReactor final : public grpc::ServerWriteReactor<Response>, private 
   const std::string peer_;
   bool counted_ = false;
   absl::StatusOr<std::unique_ptr<Producer<Response>>> producer_;
-  Response response_;
-  grpc::Alarm alarm_;
   std::atomic<int64_t> waiting_since_{INT64_MAX};
+  Response made_;  // the lane's, until made_as_ says what it is
+
+  std::mutex mutex_;  // guards what follows
+  State state_ = State::kWorking;
+  std::optional<absl::StatusOr<Next>> made_as_;
+  Response sending_;
+  bool is_writing_ = false;
+  bool has_ended_ = false;  // Finish was called
+
   std::shared_ptr<ContentReactor> self_;
 };
 
@@ -327,11 +377,11 @@ class AttachReactor final : public grpc::ServerBidiReactor<v1::FromRank, v1::ToR
 
   void OnReadDone(bool ok) override {
     if (!ok) return Close(absl::OkStatus());
-    const bool taken = lane_.Post([this, self = self_] {
-      const absl::Status status = Handle();
-      if (!status.ok()) return Close(status);
-      sink_->Read();
-    });
+    // Small, and by far the most: not worth a change of threads.
+    if (!request_.has_register_() && request_.ByteSizeLong() <= kSmallMessageBytes) {
+      return HandleAndGoOn();
+    }
+    const bool taken = lane_.Post([this, self = self_] { HandleAndGoOn(); });
     if (!taken) Close(absl::UnavailableError("the server is stopping"));
   }
   void OnWriteDone(bool) override { sink_->Written(); }
@@ -430,6 +480,12 @@ class AttachReactor final : public grpc::ServerBidiReactor<v1::FromRank, v1::ToR
     bool closing_ = false;
     absl::Status status_;
   };
+
+  void HandleAndGoOn() {
+    const absl::Status status = Handle();
+    if (!status.ok()) return Close(status);
+    sink_->Read();
+  }
 
   absl::Status Handle() {
     if (request_.kind_case() == v1::FromRank::kRegister) return Register(request_.register_());

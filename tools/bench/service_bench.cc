@@ -211,13 +211,11 @@ absl::StatusOr<std::vector<Measurement>> MeasureCommit(const Options& options,
                                    3 * MedianOf(writes) + kProtocolSeconds, 0}};
 }
 
-// Reads the way from v0 to v1 and drops it. `bytes`: what came.
-absl::Status DrainDifference(Client& client, uint64_t* bytes) {
-  *bytes = 0;
-  grpc::ClientContext context;
-  client::Connection::SetDeadline(&context, Soon());
+// Asks for the way from v0 to v1, as a rank does.
+absl::StatusOr<v1::ReadDifferenceRequest> FirstStep(Client& client) {
   v1::ReadDifferenceRequest request;
   request.set_transaction(1);
+  request.set_takes_packed(true);
   const auto name = [&](VersionId version, v1::VersionName* out) -> absl::Status {
     ASSIGN_OR_RETURN(const VersionInfo info, client.Version(ToString(version), Soon()));
     out->set_version(version.value());
@@ -226,6 +224,15 @@ absl::Status DrainDifference(Client& client, uint64_t* bytes) {
   };
   RETURN_IF_ERROR(name(VersionId(0), request.mutable_from()));
   RETURN_IF_ERROR(name(VersionId(1), request.mutable_to()));
+  return request;
+}
+
+// Reads what is asked for, and drops it. `bytes`: what came.
+absl::Status DrainDifference(Client& client, const v1::ReadDifferenceRequest& request,
+                             uint64_t* bytes) {
+  *bytes = 0;
+  grpc::ClientContext context;
+  client::Connection::SetDeadline(&context, Soon());
   const auto stream = client.connection()->stub().ReadDifference(&context, request);
   v1::ReadDifferenceResponse response;
   while (stream->Read(&response)) *bytes += response.ByteSizeLong();
@@ -249,11 +256,11 @@ absl::StatusOr<std::vector<Measurement>> MeasureCatchUp(const Options& options,
                                                         const Scratch& scratch,
                                                         const Served& served) {
   options.report("service: streams of content");
+  ASSIGN_OR_RETURN(const v1::ReadDifferenceRequest request, FirstStep(*served.client()));
   uint64_t bytes = 0;
   constexpr int kRepetitions = 5;
-  ASSIGN_OR_RETURN(const double stream, Median(kRepetitions, [&] {
-                     return Seconds([&] { return DrainDifference(*served.client(), &bytes); });
-                   }));
+  const auto drain = [&] { return DrainDifference(*served.client(), request, &bytes); };
+  ASSIGN_OR_RETURN(const double stream, Median(kRepetitions, [&] { return Seconds(drain); }));
   ASSIGN_OR_RETURN(const double bare,
                    Median(kRepetitions, [&] { return TimeBareStream(scratch.path(), bytes); }));
   std::vector<Measurement> results;

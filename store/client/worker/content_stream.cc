@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
 #include "common/status_macros.h"
+#include "store/client/worker/packed_stager.h"
 #include "store/client/worker/worker_messages.h"
 #include "transfer/codec/chunk_layout.h"
 
@@ -139,23 +140,30 @@ absl::StatusOr<UpdateSummary> StageOpenPublish(const Connection& connection, Rep
 }
 
 absl::StatusOr<UpdateSummary> StageDifference(const Connection& connection, Replica& replica,
+                                              const Manifest& manifest,
                                               TransactionNumber transaction,
                                               const VersionName& from, const VersionName& to,
                                               Cancellation& cancellation) {
   uint64_t staged = 0;
   UpdateSummary summary;
   absl::Status refused;
+  PackedStager packed(replica, manifest, transaction);
   const absl::Status fetched = RepeatUntilSettled(cancellation, [&](bool* progress) {
     v1::ReadDifferenceRequest request;
     *request.mutable_from() = ToProto(from);
     *request.mutable_to() = ToProto(to);
     request.set_transaction(transaction.value());
     request.set_skip_chunks(staged);
+    request.set_takes_packed(true);
     Cancellation::Call call(cancellation);
     const auto reader = connection.stub().ReadDifference(call.context(), request);
     v1::ReadDifferenceResponse response;
     while (refused.ok() && reader->Read(&response)) {
-      if (response.kind_case() == v1::ReadDifferenceResponse::kChunk) {
+      if (response.kind_case() == v1::ReadDifferenceResponse::kPackedChunk) {
+        if (!packed.Add(std::move(*response.mutable_packed_chunk()))) refused = packed.Finish();
+        if (refused.ok()) ++staged;
+        *progress = true;
+      } else if (response.kind_case() == v1::ReadDifferenceResponse::kChunk) {
         refused = replica.StageChunk(response.chunk());
         if (refused.ok()) ++staged;
         *progress = true;
@@ -172,6 +180,7 @@ absl::StatusOr<UpdateSummary> StageDifference(const Connection& connection, Repl
   });
   RETURN_IF_ERROR(fetched);
   RETURN_IF_ERROR(refused);
+  RETURN_IF_ERROR(packed.Finish());
   // The server does not know the number in advance.
   if (!summary.contents.empty()) summary.contents[0].chunks = staged;
   return summary;

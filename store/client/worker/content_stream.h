@@ -58,6 +58,7 @@ absl::StatusOr<UpdateSummary> StageOpenPublish(const Connection& connection, Rep
                                                TransactionNumber transaction, uint32_t contributors,
                                                Cancellation& cancellation);
 absl::StatusOr<UpdateSummary> StageDifference(const Connection& connection, Replica& replica,
+                                              const Manifest& manifest,
                                               TransactionNumber transaction,
                                               const VersionName& from, const VersionName& to,
                                               Cancellation& cancellation);

@@ -320,6 +320,7 @@ void Worker::Impl::Leave(Deadline deadline) {
       is_withdrawn_ = true;
       is_leaving_ = true;
       EndProof();
+      SendReport();
       return !state_.position && !is_writing_;
     });
     if (is_out || deadline.has_passed()) break;

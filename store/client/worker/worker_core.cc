@@ -93,6 +93,7 @@ void Worker::Impl::Tick() {
   DriveProof();
   if (now() >= audit_at_) AuditBeside();
   Turn();
+  SendReport();
   PublishStatus();
 }
 

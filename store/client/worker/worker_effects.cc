@@ -46,8 +46,14 @@ void Worker::Impl::Feed(const protocol::WorkerEvent& event) {
   PublishStatus();
 }
 
+// Of what follows at once, all steps but the last are not worth a message.
 void Worker::Impl::Carry(const protocol::SendReport& effect) {
-  link_->Send(client::ToProto(effect.report));
+  report_ = client::ToProto(effect.report);
+}
+
+void Worker::Impl::SendReport() {
+  if (!report_) return;
+  link_->Send(*std::exchange(report_, std::nullopt));
 }
 
 void Worker::Impl::Carry(const protocol::Begin& effect) {
@@ -89,10 +95,11 @@ absl::StatusOr<StagedReport> Worker::Impl::Stage(Update& update) {
   ASSIGN_OR_RETURN(const bool begun, replica_->BeginUpdate(header));
   if (!begun) return absl::FailedPreconditionError("the transaction is committed here already");
   absl::StatusOr<UpdateSummary> summary =
-      update.open_publish ? client::StageOpenPublish(*connection_, *replica_, header.transaction,
-                                                     header.contributors, update.cancellation)
-                          : client::StageDifference(*connection_, *replica_, header.transaction,
-                                                    update.from, update.to, update.cancellation);
+      update.open_publish
+          ? client::StageOpenPublish(*connection_, *replica_, header.transaction,
+                                     header.contributors, update.cancellation)
+          : client::StageDifference(*connection_, *replica_, base_->manifest, header.transaction,
+                                    update.from, update.to, update.cancellation);
   RETURN_IF_ERROR(summary.status());
   {
     std::unique_lock<std::mutex> lock(update.mutex);
@@ -126,6 +133,7 @@ void Worker::Impl::Staged(const std::shared_ptr<Update>& update,
   }
   Feed(protocol::StagingDone{transaction, true, report->total, ""});
   if (!options_.on_step) return;
+  SendReport();
   const auto until = std::chrono::steady_clock::now() + kFlush;
   while (!link_->is_drained() && std::chrono::steady_clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -106,6 +106,7 @@ class Worker::Impl {
 
   // worker_effects.cc: the protocol.
   void Feed(const protocol::WorkerEvent& event);
+  void SendReport();
   void Carry(const protocol::SendReport& effect);
   void Carry(const protocol::Begin& effect);
   void Carry(const protocol::Finish& effect);
@@ -167,6 +168,7 @@ class Worker::Impl {
   protocol::Micros wake_at_ = 0;
   std::deque<protocol::WorkerEvent> events_;
   bool is_feeding_ = false;
+  std::optional<v1::FromRank> report_;  // is sent at the end of the turn; the latest alone
   v1::Order last_order_;
   std::shared_ptr<Update> update_;
   std::function<void()> memory_job_;  // waits for the engine to stand

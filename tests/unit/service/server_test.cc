@@ -16,6 +16,7 @@
 #include "store/service/rpc_messages.h"
 #include "tests/support/random.h"
 #include "tests/unit/store/live_fixture.h"
+#include "wstore/chunk_header.h"
 #include "wstore/v1/service.grpc.pb.h"
 
 namespace wstore::testing {
@@ -184,6 +185,93 @@ TEST_CASE("E01 a publish goes over the socket in pieces, and its peer is in the 
   REQUIRE(bytes->Finish().ok());
   REQUIRE(embed == next.at("embed.weight").bytes);
 
+  served.server->Shutdown(1'000'000);
+  served.server.reset();
+  served.fixture.versions[1] = next;
+  served.fixture.RequireAllVersions();
+}
+
+// The chunks of the way between two versions.
+std::vector<v1::ReadDifferenceResponse> Chunks(Served& served, uint64_t from, uint64_t to,
+                                               bool takes_packed, uint64_t skip = 0) {
+  v1::ReadDifferenceRequest request;
+  for (const auto& [version, name] :
+       {std::pair(from, request.mutable_from()), std::pair(to, request.mutable_to())}) {
+    v1::GetVersionRequest get;
+    get.set_version("v" + std::to_string(version));
+    v1::Version info;
+    REQUIRE(served.stub->GetVersion(Served::Context().get(), get, &info).ok());
+    *name = info.name();
+  }
+  request.set_transaction(77);
+  request.set_takes_packed(takes_packed);
+  request.set_skip_chunks(skip);
+  const auto context = Served::Context();
+  const auto stream = served.stub->ReadDifference(context.get(), request);
+  std::vector<v1::ReadDifferenceResponse> chunks;
+  for (v1::ReadDifferenceResponse response; stream->Read(&response);) {
+    if (!response.has_summary() && !response.has_more_sums()) chunks.push_back(response);
+  }
+  REQUIRE(stream->Finish().ok());
+  return chunks;
+}
+
+TEST_CASE("one version is passed on as it is stored, to whoever takes that") {
+  Served served;
+  const NaiveTensors base = served.fixture.versions.at(0);
+  const NaiveTensors first = served.fixture.store.Changed(base, 0.05);
+  const NaiveTensors second = served.fixture.store.Changed(first, 0.05);
+  v1::Decision decision;
+  REQUIRE(served.Publish("one", base, first, &decision).ok());
+  REQUIRE(served.Publish("two", first, second, &decision).ok());
+  const Manifest& manifest = served.tools->live->manifest();
+  for (const auto& [from, to] : {std::pair(0, 1), std::pair(1, 0), std::pair(1, 2)}) {
+    const auto plain = Chunks(served, from, to, false);
+    const auto packed = Chunks(served, from, to, true);
+    REQUIRE(!plain.empty());
+    REQUIRE(packed.size() == plain.size());
+    for (size_t i = 0; i < plain.size(); ++i) {
+      REQUIRE(!plain[i].chunk().empty());
+      absl::StatusOr<std::string> chunk = UnpackChunk(packed[i].packed_chunk(), manifest);
+      REQUIRE_OK(chunk);
+      ReplaceHeader(TransactionNumber(77), 0, &*chunk);
+      REQUIRE(*chunk == plain[i].chunk());
+    }
+    const auto rest = Chunks(served, from, to, true, 1);
+    REQUIRE(rest.size() == packed.size() - 1);
+    if (!rest.empty()) REQUIRE(rest[0].packed_chunk() == packed[1].packed_chunk());
+    REQUIRE(Chunks(served, from, to, false, 1).size() == plain.size() - 1);
+  }
+  // A way of two versions is composed, and comes as it is made.
+  for (const auto& response : Chunks(served, 0, 2, true)) REQUIRE(!response.chunk().empty());
+  REQUIRE(Chunks(served, 1, 1, true).empty());
+}
+
+TEST_CASE("a small set comes with its commit, once however often it is sent") {
+  Served served;
+  const NaiveTensors base = served.fixture.versions.at(0);
+  const NaiveTensors next = served.fixture.store.Changed(base, 0.01);
+  v1::BeginRequest begin;
+  begin.set_id("one");
+  v1::BeginResponse begun;
+  REQUIRE(served.stub->Begin(Served::Context().get(), begin, &begun).ok());
+  const LiveFixture::Part part = served.PartOf(base, next, TransactionNumber(begun.transaction()));
+  v1::CommitRequest commit;
+  commit.set_transaction(begun.transaction());
+  commit.set_chunks(part.summary.chunks);
+  commit.set_digest(ToBytes(part.summary.digest));
+  for (const std::string& chunk : part.chunks) commit.add_content(chunk);
+  v1::CommitRequest damaged = commit;
+  damaged.mutable_content(0)->back() ^= 1;
+  v1::Decision decision;
+  REQUIRE(served.stub->Commit(Served::Context().get(), damaged, &decision).error_code() ==
+          grpc::DATA_LOSS);
+  commit.set_no_wait(true);
+  REQUIRE(served.stub->Commit(Served::Context().get(), commit, &decision).ok());
+  v1::AskRequest ask;
+  ask.set_id("one");
+  REQUIRE(served.stub->Ask(Served::Context().get(), ask, &decision).ok());
+  REQUIRE(decision.version().version() == 1);
   served.server->Shutdown(1'000'000);
   served.server.reset();
   served.fixture.versions[1] = next;
