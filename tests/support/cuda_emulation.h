@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -43,7 +44,7 @@ class Block {
  public:
   explicit Block(unsigned threads) : threads_(threads), warps_((threads + 31) / 32) {
     for (unsigned i = 0; i < threads; ++i) {
-      threads_[i].stack = std::make_unique<char[]>(kStackBytes);
+      threads_[i].stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
     }
   }
 
@@ -147,9 +148,12 @@ class Block {
 
 // kernel: a call of the kernel with its arguments.
 inline void Launch(unsigned blocks, unsigned threads, const std::function<void()>& kernel) {
-  Block block(threads);
+  // Kept, since stacks take long to make.
+  static std::map<unsigned, std::unique_ptr<Block>> made;
+  std::unique_ptr<Block>& block = made[threads];
+  if (block == nullptr) block = std::make_unique<Block>(threads);
   gridDim.x = blocks;
-  for (unsigned i = 0; i < blocks; ++i) block.Run(i, kernel);
+  for (unsigned i = 0; i < blocks; ++i) block->Run(i, kernel);
 }
 
 template <typename T>
@@ -212,6 +216,12 @@ inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
 template <typename T>
 T __ldcs(const T* at) {
   return *at;
+}
+template <typename T>
+T atomicOr(T* at, T value) {
+  const T old = *at;
+  *at |= value;
+  return old;
 }
 template <typename T>
 T atomicAdd(T* at, T value) {
