@@ -1,3 +1,5 @@
+#include <cstdint>
+#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +13,7 @@ namespace {
 class PoolMemory final : public CudaMemory {
  public:
   absl::StatusOr<void*> Allocate(uint64_t size_bytes, CudaStream stream) override {
+    std::call_once(kept_, KeepFreed);
     void* memory = nullptr;
     const absl::Status status = WSTORE_CUDA(cudaMallocAsync(&memory, size_bytes, stream));
     if (status.ok()) return memory;
@@ -20,6 +23,21 @@ class PoolMemory final : public CudaMemory {
   void Free(void* memory, uint64_t, CudaStream stream) override {
     (void)WSTORE_CUDA(cudaFreeAsync(memory, stream));
   }
+
+ private:
+  // Otherwise the pool gives memory back to the system whenever a stream is waited for, and the
+  // next update waits for as much to be mapped again. That it could not be told only costs time.
+  static void KeepFreed() {
+    int device = 0;
+    cudaMemPool_t pool = nullptr;
+    uint64_t threshold = UINT64_MAX;
+    absl::Status status = WSTORE_CUDA(cudaGetDevice(&device));
+    if (status.ok()) status = WSTORE_CUDA(cudaDeviceGetDefaultMemPool(&pool, device));
+    if (!status.ok()) return;
+    (void)WSTORE_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
+  }
+
+  std::once_flag kept_;
 };
 
 }  // namespace
