@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "transfer/codec/chunk_directory.h"
 #include "transfer/codec/chunk_layout.h"
 #include "transfer/codec/tile_codec.h"
 #include "wstore/chunk.h"
@@ -17,14 +18,17 @@ bool IsZero(const uint8_t* bytes, size_t size) {
 // Reads one chunk from front to back. Each step has checked what the next one relies on.
 class Reader {
  public:
-  Reader(std::string_view bytes, const Manifest& manifest)
-      : data_(reinterpret_cast<const uint8_t*>(bytes.data())), manifest_(manifest) {
-    end_ = bytes.size();
-  }
+  // `bytes`: of a chunk of `size_bytes`, all for ReadPayload.
+  Reader(std::string_view bytes, uint64_t size_bytes, const Manifest& manifest)
+      : data_(reinterpret_cast<const uint8_t*>(bytes.data())),
+        manifest_(manifest),
+        end_(size_bytes) {}
 
   absl::Status ReadHeader();
   absl::Status ReadDirectory();
   absl::Status ReadPayload();
+  // What ReadPayload does without the payload.
+  absl::StatusOr<std::vector<DirectoryTile>> LocateTiles() const;
 
   ChunkHeader header;
   std::vector<EncodedTile> tiles;
@@ -44,13 +48,19 @@ class Reader {
   }
   absl::Status ReadTensorEntry(const uint8_t* entry, uint32_t* tile_count) const;
   absl::Status ReadTileEntry(const uint8_t* entry, TensorIndex tensor);
+  uint64_t PayloadStart() const {
+    return kChunkHeaderBytes + kTensorEntryBytes * tensor_count_ + kTileEntryBytes * tile_count_;
+  }
+  // The length of tile `i`, which is at `at` and fits there with its padding.
+  absl::StatusOr<uint64_t> SizeOf(size_t i, uint64_t at) const;
+  absl::Status CheckEnd(uint64_t at) const;
   absl::Status CheckDense(const EncodedTile& tile) const;
   absl::Status CheckSparse(const EncodedTile& tile, uint32_t escapes);
   absl::Status CheckForm(const EncodedTile& tile, const TileShape& shape) const;
 
   const uint8_t* const data_;
   const Manifest& manifest_;
-  uint64_t end_;
+  const uint64_t end_;
   uint32_t tensor_count_ = 0;
   uint32_t tile_count_ = 0;
   std::vector<uint32_t> escapes_;  // of each tile
@@ -84,8 +94,7 @@ absl::Status Reader::ReadHeader() {
     return Refuse(tensor_count_, " tensors for ", tile_count_, " tiles");
   }
   const uint64_t payload_bytes = LoadLe<uint64_t>(data_ + kPayloadBytesAt);
-  const uint64_t directory_bytes =
-      kChunkHeaderBytes + kTensorEntryBytes * tensor_count_ + kTileEntryBytes * tile_count_;
+  const uint64_t directory_bytes = PayloadStart();
   if (directory_bytes > end_ || payload_bytes != end_ - directory_bytes) {
     return Refuse("the header asks for ", directory_bytes, " + ", payload_bytes,
                   " bytes, but there are ", end_);
@@ -173,17 +182,28 @@ absl::Status Reader::ReadDirectory() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<uint64_t> Reader::SizeOf(size_t i, uint64_t at) const {
+  const EncodedTile& tile = tiles[i];
+  const TileShape shape{tile.elements, tile.element_bytes, tile.changed, escapes_[i]};
+  const uint64_t size = CanonicalBytes(tile.form, shape);
+  const uint64_t padded = AlignUp(size, kTileAlignment);
+  if (padded > end_ - at) {
+    return RefuseTile(tile, "needs ", padded, " bytes, but ", end_ - at, " are left");
+  }
+  return size;
+}
+
+absl::Status Reader::CheckEnd(uint64_t at) const {
+  if (at != end_) return Refuse(end_ - at, " bytes after the last tile");
+  return absl::OkStatus();
+}
+
 absl::Status Reader::ReadPayload() {
-  uint64_t at =
-      kChunkHeaderBytes + kTensorEntryBytes * tensor_count_ + kTileEntryBytes * tile_count_;
+  uint64_t at = PayloadStart();
   for (size_t i = 0; i < tiles.size(); ++i) {
     EncodedTile& tile = tiles[i];
-    const TileShape shape{tile.elements, tile.element_bytes, tile.changed, escapes_[i]};
-    const uint64_t size = CanonicalBytes(tile.form, shape);
+    ASSIGN_OR_RETURN(const uint64_t size, SizeOf(i, at));
     const uint64_t padded = AlignUp(size, kTileAlignment);
-    if (padded > end_ - at) {
-      return RefuseTile(tile, "needs ", padded, " bytes, but ", end_ - at, " are left");
-    }
     if (!IsZero(data_ + at + size, padded - size)) {
       return RefuseTile(tile, "is followed by padding that is not zero");
     }
@@ -192,8 +212,26 @@ absl::Status Reader::ReadPayload() {
                                                   : CheckSparse(tile, escapes_[i]));
     at += padded;
   }
-  if (at != end_) return Refuse(end_ - at, " bytes after the last tile");
-  return absl::OkStatus();
+  return CheckEnd(at);
+}
+
+absl::StatusOr<std::vector<DirectoryTile>> Reader::LocateTiles() const {
+  std::vector<DirectoryTile> located;
+  located.reserve(tiles.size());
+  uint64_t at = PayloadStart();
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    const EncodedTile& tile = tiles[i];
+    ASSIGN_OR_RETURN(const uint64_t size, SizeOf(i, at));
+    located.push_back({tile.place,
+                       {tile.changed, tile.form, escapes_[i]},
+                       tile.elements,
+                       tile.element_bytes,
+                       static_cast<uint32_t>(at),
+                       static_cast<uint32_t>(size)});
+    at += AlignUp(size, kTileAlignment);
+  }
+  RETURN_IF_ERROR(CheckEnd(at));
+  return located;
 }
 
 absl::Status Reader::CheckForm(const EncodedTile& tile, const TileShape& shape) const {
@@ -264,7 +302,7 @@ absl::StatusOr<ChunkView> ChunkView::Parse(std::string_view bytes, const Manifes
     return absl::DataLossError(
         absl::StrCat("chunk of ", bytes.size(), " bytes: its checksum does not match"));
   }
-  Reader reader(bytes, manifest);
+  Reader reader(bytes, bytes.size(), manifest);
   RETURN_IF_ERROR(reader.ReadHeader());
   RETURN_IF_ERROR(reader.ReadDirectory());
   RETURN_IF_ERROR(reader.ReadPayload());
@@ -273,6 +311,17 @@ absl::StatusOr<ChunkView> ChunkView::Parse(std::string_view bytes, const Manifes
   view.tiles_ = std::move(reader.tiles);
   view.changed_ = reader.changed;
   return view;
+}
+
+absl::StatusOr<ChunkDirectory> ReadChunkDirectory(std::string_view head, uint64_t size_bytes,
+                                                  const Manifest& manifest) {
+  Reader reader(head, size_bytes, manifest);
+  RETURN_IF_ERROR(reader.ReadHeader());
+  RETURN_IF_ERROR(reader.ReadDirectory());
+  ChunkDirectory directory;
+  ASSIGN_OR_RETURN(directory.tiles, reader.LocateTiles());
+  directory.header = reader.header;
+  return directory;
 }
 
 }  // namespace wstore

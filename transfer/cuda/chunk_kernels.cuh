@@ -4,16 +4,13 @@
 
 #include <cstdint>
 
+#include "transfer/cuda/chunk_hash.cuh"
 #include "transfer/cuda/device_math.cuh"
 #include "transfer/cuda/tables.h"
 
 namespace wstore::cuda {
 
 inline constexpr uint32_t kPlanThreads = kSpanTileCount;
-
-inline constexpr uint32_t kHeaderWords = 8;
-inline constexpr uint32_t kChecksumWord = 7;
-inline constexpr uint32_t kTensorEntryWords = 3;
 
 struct PlanShared {
   uint32_t warp_totals[kPlanThreads / kWarpLanes];

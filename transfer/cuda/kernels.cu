@@ -1,7 +1,5 @@
 #include "transfer/cuda/kernels.h"
 
-#include <algorithm>
-
 #include "absl/status/statusor.h"
 #include "common/status_macros.h"
 #include "transfer/cuda/apply_kernel.cuh"
@@ -14,17 +12,6 @@
 
 namespace wstore::cuda {
 namespace {
-
-// As many blocks as run at a time, but no more than there is work for.
-absl::StatusOr<uint32_t> FillDevice(uint32_t blocks_per_multiprocessor, uint64_t work) {
-  int device = 0;
-  int multiprocessors = 0;
-  RETURN_IF_ERROR(WSTORE_CUDA(cudaGetDevice(&device)));
-  RETURN_IF_ERROR(WSTORE_CUDA(
-      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device)));
-  const uint64_t blocks = uint64_t{blocks_per_multiprocessor} * multiprocessors;
-  return static_cast<uint32_t>(std::min(blocks, std::max<uint64_t>(work, 1)));
-}
 
 template <bool kBoth>
 absl::Status StartDiff(const DiffTables& tables, uint32_t blocks, CudaStream stream) {

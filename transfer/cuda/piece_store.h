@@ -7,10 +7,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "transfer/cuda/buffer.h"
 #include "transfer/cuda/replica_tables.h"
+#include "transfer/cuda/stage_work.h"
 #include "transfer/replica/staged_patch.h"
 #include "wstore/cuda.h"
 
@@ -53,16 +56,28 @@ class PieceCopy {
   PieceCopy& operator=(const PieceCopy&) = delete;
 
   const PieceColumns& columns() const { return columns_; }
+  const ColumnBytes& bytes() const { return bytes_; }
+  bool is_pinned() const { return pinned_ != nullptr; }
 
  private:
   friend class PieceStore;
 
   PieceColumns columns_{};
-  DeviceBuffer<uint8_t> device_;
+  ColumnBytes bytes_;
+  // May be shared with other pieces; goes with the last of them.
+  std::shared_ptr<const DeviceBuffer<uint8_t>> device_;
   std::shared_ptr<Budget> budget_;  // of the device, if it is there
   std::shared_ptr<PinnedArena> arena_;
   uint8_t* pinned_ = nullptr;
   uint64_t size_bytes_ = 0;
+};
+
+// Room for pieces of one call, in order. The groups of those on the device follow each other there
+// without gaps.
+struct PieceRoom {
+  std::vector<std::shared_ptr<PieceCopy>> copies;
+  GroupEntry* device_groups = nullptr;
+  uint64_t device_group_bytes = 0;
 };
 
 // Thread-safe.
@@ -74,8 +89,15 @@ class PieceStore {
   // Copies a piece, in order of the stream; the piece may change afterwards.
   //   kResourceExhausted: neither the device nor the pinned memory has room
   absl::StatusOr<std::shared_ptr<const PieceCopy>> Copy(const StagedPiece& piece) const;
+  // Room for pieces whose columns the device will write, in order of the stream. Errors as Copy.
+  absl::StatusOr<PieceRoom> Reserve(absl::Span<const ColumnBytes> pieces) const;
+  // Copies the columns, but for the groups, back to the host. Waits for the stream.
+  absl::Status Fetch(const PieceCopy& copy, StagedPiece* piece) const;
 
  private:
+  absl::Status TakePinned(uint64_t size_bytes, const absl::Status& device_status,
+                          PieceCopy* copy) const;
+
   CudaStream stream_ = nullptr;
   CudaMemory* memory_ = nullptr;
   std::shared_ptr<Budget> budget_;

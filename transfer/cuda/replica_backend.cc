@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "transfer/cuda/buffer.h"
+#include "transfer/cuda/cell_tables.h"
+#include "transfer/cuda/chunk_stager.h"
 #include "transfer/cuda/piece_store.h"
 #include "transfer/cuda/replica_kernels.h"
 #include "transfer/replica/backend.h"
@@ -56,7 +58,8 @@ class CudaBackend final : public MemoryBackend {
       : stream_(options.stream),
         memory_(options.memory),
         verify_writes_(options.verify_writes),
-        pieces_(std::move(pieces)) {}
+        pieces_(std::move(pieces)),
+        stager_(options.stream, options.memory, pieces_) {}
 
   absl::Status Reserve();
 
@@ -64,6 +67,11 @@ class CudaBackend final : public MemoryBackend {
                     absl::Span<const LocalBuffer> buffers) override;
   void Unbind() override { binding_ = Binding(); }
   absl::Status AcceptPiece(StagedPiece* piece) override;
+  absl::Status DecodeChunks(const std::shared_ptr<const Plan>& plan, bool allow_dense,
+                            absl::Span<const DeviceChunk> chunks,
+                            absl::Span<std::optional<DecodedChunk>> decoded) override;
+  absl::StatusOr<std::string_view> ReadChunk(const DeviceChunk& chunk, std::string* room) override;
+  absl::Status FetchColumns(StagedPiece* piece) override;
   absl::Status Read(const MemoryPass& pass, absl::Span<Unit> units,
                     absl::Span<TouchedSums> group_sums) override;
   absl::Status Prepare(absl::Span<const Unit> units) override;
@@ -83,6 +91,7 @@ class CudaBackend final : public MemoryBackend {
   CudaMemory* const memory_;
   const bool verify_writes_;
   const cuda::PieceStore pieces_;
+  cuda::ChunkStager stager_;
   Binding binding_;
 
   // Tables of units, of which a read needs few, and an exchange those that it was prepared for.
@@ -122,32 +131,16 @@ absl::Status CudaBackend::Reserve() {
 
 // --- Where the weights are ---
 
-cuda::CellEntry EntryOf(const Plan& plan, const PlannedCell& cell, uint8_t* buffer) {
-  const auto& key = plan.fingerprinter(cell).philox_key();
-  cuda::CellEntry entry{};
-  entry.buffer = buffer;
-  entry.checkpoint_offset = cell.box->checkpoint_offset;
-  entry.local_offset = cell.box->local_offset;
-  entry.elements = cell.box->elements();
-  entry.philox_key = key[0];
-  entry.philox_high = key[1];
-  entry.element_bytes = cell.element_bytes;
-  entry.dims = static_cast<uint32_t>(cell.box->dims.size());
-  for (uint32_t d = 0; d < entry.dims; ++d) {
-    const PlacementDim& dim = cell.box->dims[d];
-    entry.dim[d] = {dim.count, dim.checkpoint_stride, dim.local_stride};
-  }
-  return entry;
-}
-
-absl::Status CheckReachable(absl::Span<const LocalBuffer> buffers) {
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    if (buffers[i].size_bytes == 0) continue;
+// memory: buffers or chunks, called `what`.
+template <typename Memory>
+absl::Status CheckReachable(const char* what, absl::Span<const Memory> memory) {
+  for (size_t i = 0; i < memory.size(); ++i) {
+    if (memory[i].size_bytes == 0) continue;
     cudaPointerAttributes attributes{};
-    RETURN_IF_ERROR(WSTORE_CUDA(cudaPointerGetAttributes(&attributes, buffers[i].data)));
-    if (attributes.devicePointer != buffers[i].data) {
+    RETURN_IF_ERROR(WSTORE_CUDA(cudaPointerGetAttributes(&attributes, memory[i].data)));
+    if (attributes.devicePointer != memory[i].data) {
       return absl::InvalidArgumentError(
-          absl::StrCat("buffer ", i, " is neither device memory nor pinned host memory"));
+          absl::StrCat(what, " ", i, " is neither device memory nor pinned host memory"));
     }
   }
   return absl::OkStatus();
@@ -155,18 +148,14 @@ absl::Status CheckReachable(absl::Span<const LocalBuffer> buffers) {
 
 absl::Status CudaBackend::Bind(std::shared_ptr<const Plan> plan,
                                absl::Span<const LocalBuffer> buffers) {
-  RETURN_IF_ERROR(CheckReachable(buffers));
-  std::vector<cuda::CellEntry> cells;
+  RETURN_IF_ERROR(CheckReachable("buffer", buffers));
+  const std::vector<cuda::CellEntry> cells = cuda::MakeCellEntries(*plan, buffers);
   std::vector<cuda::CellStretch> stretches;
-  for (const PlannedCell& cell : plan->cells()) {
-    const cuda::CellEntry entry =
-        EntryOf(*plan, cell, static_cast<uint8_t*>(buffers[cell.box->buffer].data));
-    const uint64_t step = kStretchBytes / entry.element_bytes;
-    for (uint64_t begin = 0; begin < entry.elements; begin += step) {
-      stretches.push_back(
-          {begin, std::min(begin + step, entry.elements), static_cast<uint32_t>(cells.size()), 0});
+  for (uint32_t i = 0; i < cells.size(); ++i) {
+    const uint64_t step = kStretchBytes / cells[i].element_bytes;
+    for (uint64_t begin = 0; begin < cells[i].elements; begin += step) {
+      stretches.push_back({begin, std::min(begin + step, cells[i].elements), i, 0});
     }
-    cells.push_back(entry);
   }
   std::vector<unsigned long long> multipliers;
   for (const auto& lane : plan->key().b()) {
@@ -201,6 +190,27 @@ absl::Status CudaBackend::Bind(std::shared_ptr<const Plan> plan,
 absl::Status CudaBackend::AcceptPiece(StagedPiece* piece) {
   ASSIGN_OR_RETURN(piece->backend_copy, pieces_.Copy(*piece));
   return absl::OkStatus();
+}
+
+absl::Status CudaBackend::DecodeChunks(const std::shared_ptr<const Plan>& plan, bool allow_dense,
+                                       absl::Span<const DeviceChunk> chunks,
+                                       absl::Span<std::optional<DecodedChunk>> decoded) {
+  RETURN_IF_ERROR(CheckReachable("chunk", chunks));
+  return stager_.Decode(plan, allow_dense, chunks, decoded);
+}
+
+absl::StatusOr<std::string_view> CudaBackend::ReadChunk(const DeviceChunk& chunk,
+                                                        std::string* room) {
+  RETURN_IF_ERROR(CheckReachable("chunk", absl::MakeConstSpan(&chunk, 1)));
+  room->resize(chunk.size_bytes);
+  RETURN_IF_ERROR(
+      CopyAsync(static_cast<const char*>(chunk.data), room->data(), room->size(), stream_));
+  RETURN_IF_ERROR(Synchronize(stream_));
+  return *room;
+}
+
+absl::Status CudaBackend::FetchColumns(StagedPiece* piece) {
+  return pieces_.Fetch(*static_cast<const cuda::PieceCopy*>(piece->backend_copy.get()), piece);
 }
 
 absl::Status CudaBackend::Prepare(absl::Span<const Unit> units) {

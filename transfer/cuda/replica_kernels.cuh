@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "transfer/cuda/cell_place.cuh"
 #include "transfer/cuda/device_math.cuh"
 #include "transfer/cuda/load.cuh"
 #include "transfer/cuda/replica_tables.h"
@@ -371,18 +372,8 @@ __global__ void __launch_bounds__(kUnitThreads)
   const CellEntry& cell = cells[number];
   for (uint64_t i = blockIdx.x * kUnitThreads + threadIdx.x; i < count;
        i += gridDim.x * kUnitThreads) {
-    if (begin + i < cell.checkpoint_offset) continue;
-    uint64_t left = begin + i - cell.checkpoint_offset;
-    uint64_t local = cell.local_offset;
-    bool is_inside = true;
-    // The dimensions nest in the checkpoint, so an element is in one place at most.
-    for (uint32_t d = 0; d < cell.dims; ++d) {
-      const uint64_t at = left / cell.dim[d].checkpoint_stride;
-      is_inside &= at < cell.dim[d].count;
-      left -= at * cell.dim[d].checkpoint_stride;
-      local += at * cell.dim[d].local_stride;
-    }
-    if (!is_inside || left != 0) continue;
+    uint64_t local;
+    if (!FindPlace(cell, begin + i, &local)) continue;
     switch (cell.element_bytes) {
       case 1:
         cell.buffer[local] = dense[i];

@@ -1,11 +1,13 @@
 #include "transfer/cuda/runtime.h"
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace wstore::cuda {
 namespace {
@@ -95,6 +97,16 @@ absl::Status Checked(const char* what, absl::FunctionRef<cudaError_t()> call) {
     message = story;
   }
   return absl::Status(CodeOf(error), message);
+}
+
+absl::StatusOr<uint32_t> FillDevice(uint32_t blocks_per_multiprocessor, uint64_t work) {
+  int device = 0;
+  int multiprocessors = 0;
+  RETURN_IF_ERROR(WSTORE_CUDA(cudaGetDevice(&device)));
+  RETURN_IF_ERROR(WSTORE_CUDA(
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device)));
+  const uint64_t blocks = uint64_t{blocks_per_multiprocessor} * multiprocessors;
+  return static_cast<uint32_t>(std::min(blocks, std::max<uint64_t>(work, 1)));
 }
 
 bool IsContextLost() { return is_lost.load(); }

@@ -14,6 +14,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 #define WSTORE_CUDA(call) ::wstore::cuda::Checked(#call, [&] { return (call); })
 
@@ -25,6 +26,10 @@ absl::Status Checked(const char* what, absl::FunctionRef<cudaError_t()> call);
 // Whether an error has ended the context of this process. What is in device memory is then of
 // unknown content, and cannot be read.
 bool IsContextLost();
+
+// As many thread blocks as run at a time on this thread's device, but no more than there is work
+// for.
+absl::StatusOr<uint32_t> FillDevice(uint32_t blocks_per_multiprocessor, uint64_t work);
 
 // Launches a kernel that takes dynamic shared memory, which it must be allowed (see
 // cudaFuncAttributeMaxDynamicSharedMemorySize). `arguments` have exactly the types of its

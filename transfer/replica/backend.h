@@ -3,11 +3,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "transfer/replica/memory_gate.h"
 #include "transfer/replica/plan.h"
+#include "transfer/replica/staged_chunk.h"
 #include "transfer/replica/staged_patch.h"
 #include "wstore/patch_source.h"
 #include "wstore/replica.h"
@@ -29,9 +34,9 @@ struct UnitOutcome {
 };
 
 // Works on the memory of one replica. What it needs to do so, such as streams and a memory
-// resource, is given to it when it is made. Read, Audit, Prepare and AcceptPiece may run at the
-// same time as each other; all others have the memory, and the backend, to themselves, but for
-// AcceptPiece.
+// resource, is given to it when it is made. Read, Audit, Prepare and those that stage (AcceptPiece,
+// DecodeChunks, ReadChunk, FetchColumns) may run at the same time as each other; all others have
+// the memory, and the backend, to themselves, but for those that stage.
 //
 // Every method but AcceptPiece returns when its work is done, on the device too.
 //
@@ -52,6 +57,21 @@ class MemoryBackend {
   // of backend_copy, since the piece goes next. The piece may be of the plan before the last Bind;
   // it is not used then.
   virtual absl::Status AcceptPiece(StagedPiece* piece) = 0;
+
+  // Decodes chunks that lie in its memory, as ChunkView::Parse and a PieceBuilder of these
+  // arguments would. The pieces are accepted, and may be without their columns. Those that stay
+  // empty are for the host to read: all that Parse would refuse, and any that cannot be decoded
+  // there.
+  //   kInvalidArgument: memory that the backend does not reach
+  //   kResourceExhausted: no room for the pieces
+  virtual absl::Status DecodeChunks(const std::shared_ptr<const Plan>& plan, bool allow_dense,
+                                    absl::Span<const DeviceChunk> chunks,
+                                    absl::Span<std::optional<DecodedChunk>> decoded) = 0;
+  // The bytes of such a chunk in host memory: where they are, or in `room`.
+  virtual absl::StatusOr<std::string_view> ReadChunk(const DeviceChunk& chunk,
+                                                     std::string* room) = 0;
+  // Brings the columns of a decoded piece. Not of one piece at the same time.
+  virtual absl::Status FetchColumns(StagedPiece* piece) = 0;
 
   // Fills in Unit::expected of all units, and for each of their groups, in order, the fingerprint
   // sums over its changed elements: as they are in memory, and as they would be. Writes no weights.

@@ -84,6 +84,15 @@ class HostBackend final : public MemoryBackend {
                     absl::Span<const LocalBuffer> buffers) override;
   void Unbind() override { buffers_.clear(); }
   absl::Status AcceptPiece(StagedPiece*) override { return absl::OkStatus(); }
+  // The host reads them where they are.
+  absl::Status DecodeChunks(const std::shared_ptr<const Plan>&, bool, absl::Span<const DeviceChunk>,
+                            absl::Span<std::optional<DecodedChunk>>) override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string_view> ReadChunk(const DeviceChunk& chunk, std::string*) override {
+    return std::string_view(static_cast<const char*>(chunk.data), chunk.size_bytes);
+  }
+  absl::Status FetchColumns(StagedPiece*) override { return absl::OkStatus(); }
   absl::Status Read(const MemoryPass& pass, absl::Span<Unit> units,
                     absl::Span<TouchedSums> group_sums) override;
   absl::Status Prepare(absl::Span<const Unit>) override { return absl::OkStatus(); }

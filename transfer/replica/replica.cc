@@ -134,6 +134,9 @@ absl::StatusOr<bool> Replica::BeginUpdate(const UpdateHeader& header) {
 absl::Status Replica::StageChunk(std::string_view bytes) {
   return impl_->Guard([&] { return impl_->StageChunk(bytes); });
 }
+absl::Status Replica::StageDeviceChunks(absl::Span<const DeviceChunk> chunks) {
+  return impl_->Guard([&] { return impl_->StageDeviceChunks(chunks); });
+}
 absl::StatusOr<ContributorContent> Replica::StageAll(const PatchSource& patches) {
   return impl_->Guard([&] { return impl_->StageAll(patches); });
 }

@@ -46,6 +46,7 @@ class Replica::Impl {
 
   absl::StatusOr<bool> BeginUpdate(const UpdateHeader& header);
   absl::Status StageChunk(std::string_view bytes);
+  absl::Status StageDeviceChunks(absl::Span<const DeviceChunk> chunks);
   absl::StatusOr<ContributorContent> StageAll(const PatchSource& patches);
   absl::Status StageFromHistory(TransactionNumber transaction);
   absl::StatusOr<StagedReport> FinishStaging(const UpdateSummary& summary);
@@ -104,8 +105,11 @@ class Replica::Impl {
   absl::Status EndExchange(const ExchangeResult& result, std::string_view what);
 
   // Without mutex_.
-  absl::Status StageView(const std::shared_ptr<Staging>& staging, const ChunkView& view,
-                         const ChunkKey& key);
+  // Where chunks of this transaction are collected; null: there is nothing to do with them.
+  absl::StatusOr<std::shared_ptr<Staging>> FindStaging(TransactionNumber transaction) const;
+  // What staging a chunk comes to, given what `staging` said to it.
+  absl::Status EndStaging(const std::shared_ptr<Staging>& staging, const absl::Status& status);
+  absl::Status FetchColumns(absl::Span<const UndoHistory::Entry> entries);
   absl::StatusOr<Completed> Complete(const Plan& plan, const MemoryPass& pass,
                                      const Pending& pending, const UpdateSummary& summary);
 

@@ -31,6 +31,25 @@ void MergeByCell(std::vector<CellSums>* cells) {
   cells->resize(kept);
 }
 
+constexpr uint64_t kDeviceChunkAlignment = 16;
+
+absl::Status CheckDeviceChunks(absl::Span<const DeviceChunk> chunks) {
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    // Whatever is longer is not read at all.
+    if (chunks[i].size_bytes > kChunkMaxBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("chunk ", i, " of ", chunks.size(), " has ",
+                                                     chunks[i].size_bytes, " bytes; the limit is ",
+                                                     kChunkMaxBytes));
+    }
+    const auto address = reinterpret_cast<uintptr_t>(chunks[i].data);
+    if (address != 0 && address % kDeviceChunkAlignment == 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "chunk ", i, " of ", chunks.size(), " is at address ", absl::Hex(address),
+        "; one in the backend's memory lies at a multiple of ", kDeviceChunkAlignment));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<StagedReport> ReadPatch(MemoryBackend& backend, const MemoryPass& pass,
@@ -48,7 +67,13 @@ absl::StatusOr<StagedReport> ReadPatch(MemoryBackend& backend, const MemoryPass&
     size_t group_index = 0;
     for (const Unit& unit : turn) {
       for (const StagedGroup& group : unit.groups()) {
-        report.cells.push_back({group.cell, group_sums[group_index++]});
+        const TouchedSums& sums = group_sums[group_index++];
+        // Neighbours are mostly of one cell.
+        if (!report.cells.empty() && report.cells.back().cell == group.cell) {
+          report.cells.back().sums += sums;
+        } else {
+          report.cells.push_back({group.cell, sums});
+        }
       }
     }
     MergeByCell(&report.cells);
@@ -142,15 +167,15 @@ absl::StatusOr<bool> Replica::Impl::BeginUpdate(const UpdateHeader& header) {
   pending->header = header;
   pending->staging = std::make_shared<Staging>(
       plan_, header, options_.stage_budget_bytes,
-      [this](StagedPiece* piece) { return backend_->AcceptPiece(piece); });
+      [this](StagedPiece* piece) { return backend_->AcceptPiece(piece); },
+      [this](StagedPiece* piece) { return backend_->FetchColumns(piece); });
   pending_ = std::move(pending);
   SetState(ReplicaState::kStaging);
   return true;
 }
 
-absl::Status Replica::Impl::StageView(const std::shared_ptr<Staging>& staging,
-                                      const ChunkView& view, const ChunkKey& key) {
-  const absl::Status status = staging->Add(view, key);
+absl::Status Replica::Impl::EndStaging(const std::shared_ptr<Staging>& staging,
+                                       const absl::Status& status) {
   const TransactionNumber transaction = staging->header().transaction;
   std::lock_guard<std::mutex> lock(mutex_);
   if (pending_ != nullptr && pending_->staging == staging) return status;
@@ -160,6 +185,16 @@ absl::Status Replica::Impl::StageView(const std::shared_ptr<Staging>& staging,
       absl::StrCat("transaction ", transaction.value(), " was aborted meanwhile"));
 }
 
+absl::StatusOr<std::shared_ptr<Staging>> Replica::Impl::FindStaging(
+    TransactionNumber transaction) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (IsCommitted(transaction)) return nullptr;
+  if (!IsPending(transaction)) return RefuseTransaction(transaction);
+  // Proved to be whole without it: this is a late copy.
+  if (pending_->patch != nullptr) return nullptr;
+  return pending_->staging;
+}
+
 absl::Status Replica::Impl::StageChunk(std::string_view bytes) {
   std::shared_ptr<const Plan> plan;
   {
@@ -167,17 +202,39 @@ absl::Status Replica::Impl::StageChunk(std::string_view bytes) {
     plan = plan_;
   }
   ASSIGN_OR_RETURN(const ChunkView view, ChunkView::Parse(bytes, plan->manifest()));
-  const TransactionNumber transaction = view.header().transaction;
+  ASSIGN_OR_RETURN(const std::shared_ptr<Staging> staging, FindStaging(view.header().transaction));
+  if (staging == nullptr) return absl::OkStatus();
+  return EndStaging(staging, staging->Add(view, view.header().key));
+}
+
+absl::Status Replica::Impl::StageDeviceChunks(absl::Span<const DeviceChunk> chunks) {
   std::shared_ptr<Staging> staging;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (IsCommitted(transaction)) return absl::OkStatus();
-    if (!IsPending(transaction)) return RefuseTransaction(transaction);
-    // Proved to be whole without it: this is a late copy.
-    if (pending_->patch != nullptr) return absl::OkStatus();
-    staging = pending_->staging;
+    if (pending_ != nullptr && pending_->patch == nullptr) staging = pending_->staging;
   }
-  return StageView(staging, view, view.header().key);
+  RETURN_IF_ERROR(CheckDeviceChunks(chunks));
+  // Where nothing is collected the host reads them, to say what they are refused for.
+  std::vector<std::optional<DecodedChunk>> decoded(chunks.size());
+  if (staging != nullptr) {
+    RETURN_IF_ERROR(backend_->DecodeChunks(staging->plan(), staging->allow_dense(), chunks,
+                                           absl::MakeSpan(decoded)));
+  }
+  std::string room;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (!decoded[i].has_value()) {
+      ASSIGN_OR_RETURN(const std::string_view bytes, backend_->ReadChunk(chunks[i], &room));
+      RETURN_IF_ERROR(StageChunk(bytes));
+      continue;
+    }
+    ASSIGN_OR_RETURN(const std::shared_ptr<Staging> found,
+                     FindStaging(decoded[i]->header.transaction));
+    if (found == nullptr) continue;
+    // Decoded for the plan and the contributors of this one.
+    if (found != staging) return absl::AbortedError("another update began meanwhile");
+    RETURN_IF_ERROR(EndStaging(staging, staging->AddDecoded(*std::move(decoded[i]))));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ContributorContent> Replica::Impl::StageAll(const PatchSource& patches) {
@@ -194,7 +251,7 @@ absl::StatusOr<ContributorContent> Replica::Impl::StageAll(const PatchSource& pa
   const auto stage_span = [&](uint64_t span) {
     ChunkKey key{0, static_cast<uint32_t>(span), 0};
     return patches.ReadSpan(key.span, [&](const ChunkView& view) {
-      RETURN_IF_ERROR(StageView(staging, view, key));
+      RETURN_IF_ERROR(EndStaging(staging, staging->Add(view, key)));
       ++key.part;
       return absl::OkStatus();
     });
@@ -238,6 +295,15 @@ absl::Status Replica::Impl::CheckTarget(const Pending& pending,
   return absl::OkStatus();
 }
 
+absl::Status Replica::Impl::FetchColumns(absl::Span<const UndoHistory::Entry> entries) {
+  for (const UndoHistory::Entry& entry : entries) {
+    for (const auto& piece : entry.patch->pieces) {
+      if (!piece->has_columns()) RETURN_IF_ERROR(backend_->FetchColumns(piece.get()));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Replica::Impl::Completed> Replica::Impl::Complete(const Plan& plan,
                                                                  const MemoryPass& pass,
                                                                  const Pending& pending,
@@ -250,6 +316,7 @@ absl::StatusOr<Replica::Impl::Completed> Replica::Impl::Complete(const Plan& pla
   } else if (pending.back.size() == 1) {
     completed.patch = pending.back.front().patch;
   } else {
+    RETURN_IF_ERROR(FetchColumns(pending.back));
     completed.patch = ComposeStaged(plan, pending.back);
     for (const auto& piece : completed.patch->pieces) {
       RETURN_IF_ERROR(backend_->AcceptPiece(piece.get()));

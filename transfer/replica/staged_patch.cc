@@ -25,7 +25,7 @@ std::vector<T> TakeExactly(std::vector<T>* column) {
 
 uint64_t StagedPiece::size_bytes() const {
   return sizeof(*this) + BytesOf(groups) + BytesOf(offsets) + BytesOf(near) + BytesOf(far) +
-         BytesOf(values);
+         BytesOf(values) + absent_bytes;
 }
 
 void StagedPatch::Add(std::unique_ptr<StagedPiece> piece) {

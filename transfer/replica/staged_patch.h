@@ -34,7 +34,8 @@ struct StagedGroup {
 };
 inline constexpr uint32_t kValueAlignment = 8;
 
-// The groups of one chunk, by tile, then by cell.
+// The groups of one chunk, by tile, then by cell. The columns of one that the backend decoded are
+// in its copy alone, until MemoryBackend::FetchColumns brings them.
 struct StagedPiece {
   std::vector<StagedGroup> groups;
   std::vector<uint16_t> offsets;  // within the tile, of all groups but dense ones
@@ -42,10 +43,12 @@ struct StagedPiece {
   std::vector<uint32_t> far;
   std::vector<uint8_t> values;  // XOR bits
   uint64_t changed = 0;         // elements, copies counted each
+  uint64_t absent_bytes = 0;    // of the columns, where they are not here
   // What the backend keeps beside it, such as a copy in device memory.
   std::shared_ptr<const void> backend_copy;
 
-  uint64_t size_bytes() const;
+  bool has_columns() const { return absent_bytes == 0; }
+  uint64_t size_bytes() const;  // with what is absent
   const uint8_t* values_of(const StagedGroup& group) const {
     return values.data() + size_t{group.values_at} * kValueAlignment;
   }

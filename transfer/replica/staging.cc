@@ -20,7 +20,7 @@ std::string Describe(const ChunkKey& key) {
 std::unique_ptr<PieceBuilder> Staging::BorrowBuilder() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (builders_.empty()) {
-    return std::make_unique<PieceBuilder>(*plan_, /*allow_dense=*/header_.contributors == 1);
+    return std::make_unique<PieceBuilder>(*plan_, allow_dense());
   }
   std::unique_ptr<PieceBuilder> builder = std::move(builders_.back());
   builders_.pop_back();
@@ -28,13 +28,21 @@ std::unique_ptr<PieceBuilder> Staging::BorrowBuilder() {
   return builder;
 }
 
+absl::Status Staging::CheckContributor(const ChunkKey& key) const {
+  if (key.contributor < header_.contributors) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(Describe(key), ": transaction ", header_.transaction.value(),
+                   " was announced with ", header_.contributors, " contributors"));
+}
+
+absl::Status Staging::AddDecoded(DecodedChunk chunk) {
+  RETURN_IF_ERROR(CheckContributor(chunk.header.key));
+  return Keep(chunk.header.key, std::move(chunk.content));
+}
+
 absl::Status Staging::Add(const ChunkView& chunk, const ChunkKey& key) {
-  if (key.contributor >= header_.contributors) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Describe(key), ": transaction ", header_.transaction.value(),
-                     " was announced with ", header_.contributors, " contributors"));
-  }
-  Chunk kept;
+  RETURN_IF_ERROR(CheckContributor(key));
+  StagedChunk kept;
   kept.tiles.reserve(chunk.tiles().size());
   std::unique_ptr<PieceBuilder> builder = BorrowBuilder();
   for (const EncodedTile& tile : chunk.tiles()) {
@@ -50,7 +58,7 @@ absl::Status Staging::Add(const ChunkView& chunk, const ChunkKey& key) {
   return absl::OkStatus();
 }
 
-absl::Status Staging::Keep(const ChunkKey& key, Chunk chunk) {
+absl::Status Staging::Keep(const ChunkKey& key, StagedChunk chunk) {
   const uint64_t chunk_bytes = chunk.tiles.size() * sizeof(TileRecord) +
                                (chunk.piece == nullptr ? 0 : chunk.piece->size_bytes());
   std::lock_guard<std::mutex> lock(mutex_);
@@ -125,9 +133,13 @@ std::vector<Staging::PlacedTile> Staging::SortedTiles() const {
       tiles.push_back({&tile, key.contributor, chunk.piece.get()});
     }
   }
-  std::sort(tiles.begin(), tiles.end(), [](const PlacedTile& a, const PlacedTile& b) {
+  const auto is_before = [](const PlacedTile& a, const PlacedTile& b) {
     return std::tie(a.tile->place, a.contributor) < std::tie(b.tile->place, b.contributor);
-  });
+  };
+  // Those of one contributor are in order already.
+  if (!std::is_sorted(tiles.begin(), tiles.end(), is_before)) {
+    std::sort(tiles.begin(), tiles.end(), is_before);
+  }
   return tiles;
 }
 

@@ -11,39 +11,37 @@
 
 #include "absl/status/statusor.h"
 #include "transfer/replica/plan.h"
+#include "transfer/replica/staged_chunk.h"
 #include "transfer/replica/staged_patch.h"
 #include "wstore/chunk.h"
 #include "wstore/update.h"
 
 namespace wstore {
 
-// What is kept of a tile of a chunk, whether or not it is local: enough to prove the digest.
-struct TileRecord {
-  TilePlace place;
-  TileForm form = TileForm::kBlocks;
-  uint32_t changed = 0;
-  Digest digest;
-
-  friend bool operator==(const TileRecord&, const TileRecord&) = default;
-};
-
 // Thread-safe. Every method changes all or nothing.
 class Staging {
  public:
-  // Called with each piece before it is kept, so that a backend may put it where it wants it.
-  using AcceptPiece = std::function<absl::Status(StagedPiece*)>;
+  using UsePiece = std::function<absl::Status(StagedPiece*)>;
 
+  // accept: called with each piece before it is kept, so that a backend may put it where it wants
+  // it. fetch: called where the columns of a decoded piece are needed.
   Staging(std::shared_ptr<const Plan> plan, const UpdateHeader& header, uint64_t budget_bytes,
-          AcceptPiece accept)
+          UsePiece accept, UsePiece fetch)
       : plan_(std::move(plan)),
         header_(header),
         budget_bytes_(budget_bytes),
-        accept_(std::move(accept)) {}
+        accept_(std::move(accept)),
+        fetch_(std::move(fetch)) {}
 
   const UpdateHeader& header() const { return header_; }
+  const std::shared_ptr<const Plan>& plan() const { return plan_; }
+  // See PieceBuilder.
+  bool allow_dense() const { return header_.contributors == 1; }
 
   // Errors: see Replica::StageChunk. `key` takes the place of the one in the chunk.
   absl::Status Add(const ChunkView& chunk, const ChunkKey& key);
+  // The same for a chunk whose piece was accepted.
+  absl::Status AddDecoded(DecodedChunk chunk);
 
   // What has come from a contributor so far.
   //   kInvalidArgument: a tile in two chunks
@@ -61,31 +59,32 @@ class Staging {
   StagedPatch Take();
 
  private:
-  struct Chunk {
-    std::vector<TileRecord> tiles;
-    std::unique_ptr<StagedPiece> piece;  // null: nothing local
-  };
   struct PlacedTile {
     const TileRecord* tile;
     uint16_t contributor;
-    const StagedPiece* piece;
+    StagedPiece* piece;
   };
 
   std::unique_ptr<PieceBuilder> BorrowBuilder();
-  absl::Status Keep(const ChunkKey& key, Chunk chunk);
+  absl::Status CheckContributor(const ChunkKey& key) const;
+  absl::Status Keep(const ChunkKey& key, StagedChunk chunk);
   std::vector<PlacedTile> SortedTiles() const;
   absl::Status CheckDigests(absl::Span<const PlacedTile> tiles,
                             absl::Span<const ContributorContent> contents) const;
   absl::Status CheckClaims(absl::Span<const PlacedTile> tiles) const;
+  // Of one tile, from several contributors.
+  absl::Status CheckShared(absl::Span<const PlacedTile> parts) const;
   absl::Status CheckAliases(absl::Span<const PlacedTile> tiles) const;
 
   const std::shared_ptr<const Plan> plan_;
   const UpdateHeader header_;
   const uint64_t budget_bytes_;
-  const AcceptPiece accept_;
+  const UsePiece accept_;
+  const UsePiece fetch_;
 
+  mutable std::mutex fetch_mutex_;
   mutable std::mutex mutex_;
-  std::map<ChunkKey, Chunk> chunks_;
+  std::map<ChunkKey, StagedChunk> chunks_;
   std::vector<uint64_t> counts_;  // of chunks, by contributor
   uint64_t size_bytes_ = 0;
   bool sealed_ = false;

@@ -20,7 +20,6 @@ struct ClaimedGroup {
 // Appends the groups of a tile, which are neighbours in its piece.
 void AppendGroups(const Plan& plan, const StagedPiece* piece, TilePlace place,
                   std::vector<ClaimedGroup>* groups) {
-  if (piece == nullptr) return;
   const auto place_of = [&plan](const StagedGroup& group) {
     return TilePlace{plan.cell(group.cell).box->tensor, group.tile};
   };
@@ -61,19 +60,27 @@ absl::Status Staging::CheckClaims(absl::Span<const PlacedTile> tiles) const {
             plan_->manifest().tensor(place.tensor).spec.name, "' in two chunks"));
       }
     }
-    if (end - begin > 1) {
-      std::vector<ClaimedGroup> groups;
-      for (size_t i = begin; i < end; ++i) AppendGroups(*plan_, tiles[i].piece, place, &groups);
-      if (const auto offset = OffsetClaimedTwice(std::move(groups)); offset.has_value()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("element ", place.tile * kTileElements + *offset, " of tensor '",
-                         plan_->manifest().tensor(place.tensor).spec.name,
-                         "' is changed by two contributors; their boxes must be disjoint"));
-      }
-    }
+    if (end - begin > 1) RETURN_IF_ERROR(CheckShared(tiles.subspan(begin, end - begin)));
     begin = end;
   }
   return absl::OkStatus();
+}
+
+absl::Status Staging::CheckShared(absl::Span<const PlacedTile> parts) const {
+  const TilePlace place = parts[0].tile->place;
+  std::vector<ClaimedGroup> groups;
+  for (const PlacedTile& part : parts) {
+    if (part.piece == nullptr) continue;
+    std::lock_guard<std::mutex> lock(fetch_mutex_);
+    if (!part.piece->has_columns()) RETURN_IF_ERROR(fetch_(part.piece));
+    AppendGroups(*plan_, part.piece, place, &groups);
+  }
+  const std::optional<uint16_t> offset = OffsetClaimedTwice(std::move(groups));
+  if (!offset.has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("element ", place.tile * kTileElements + *offset, " of tensor '",
+                   plan_->manifest().tensor(place.tensor).spec.name,
+                   "' is changed by two contributors; their boxes must be disjoint"));
 }
 
 absl::Status Staging::CheckDigests(absl::Span<const PlacedTile> tiles,

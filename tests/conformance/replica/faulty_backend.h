@@ -19,7 +19,7 @@ enum class WriteFault {
 };
 
 // A call of the backend other than Exchange.
-enum class BackendCall { kBind, kAcceptPiece, kRead, kPrepare, kAudit, kLoad };
+enum class BackendCall { kBind, kAcceptPiece, kFetchColumns, kRead, kPrepare, kAudit, kLoad };
 
 // Writes units one by one through another backend.
 class FaultyBackend final : public MemoryBackend {
@@ -61,6 +61,20 @@ class FaultyBackend final : public MemoryBackend {
   absl::Status AcceptPiece(StagedPiece* piece) override {
     RETURN_IF_ERROR(Check(BackendCall::kAcceptPiece));
     return inner_->AcceptPiece(piece);
+  }
+  // Fails with AcceptPiece, which it stands for.
+  absl::Status DecodeChunks(const std::shared_ptr<const Plan>& plan, bool allow_dense,
+                            absl::Span<const DeviceChunk> chunks,
+                            absl::Span<std::optional<DecodedChunk>> decoded) override {
+    RETURN_IF_ERROR(Check(BackendCall::kAcceptPiece));
+    return inner_->DecodeChunks(plan, allow_dense, chunks, decoded);
+  }
+  absl::StatusOr<std::string_view> ReadChunk(const DeviceChunk& chunk, std::string* room) override {
+    return inner_->ReadChunk(chunk, room);
+  }
+  absl::Status FetchColumns(StagedPiece* piece) override {
+    RETURN_IF_ERROR(Check(BackendCall::kFetchColumns));
+    return inner_->FetchColumns(piece);
   }
   absl::Status Read(const MemoryPass& pass, absl::Span<Unit> units,
                     absl::Span<TouchedSums> group_sums) override {

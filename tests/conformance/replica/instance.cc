@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/bytes.h"
 #include "common/status_macros.h"
 #include "tests/support/catch.h"
 #include "wstore/layout_builder.h"
@@ -138,7 +139,29 @@ absl::Status Instance::Begin(const Update& update) {
   return ForEach([&](Replica& replica) { return replica.BeginUpdate(update.header).status(); });
 }
 
+std::vector<DeviceChunk> Instance::Place(absl::Span<const std::string> chunks) {
+  constexpr uint64_t kAlignment = 16;
+  uint64_t size = 0;
+  for (const std::string& chunk : chunks) size += AlignUp(chunk.size() + 1, kAlignment);
+  if (size > room_bytes_) {
+    room_ = static_cast<uint8_t*>(device_->Allocate(2 * size));
+    room_bytes_ = 2 * size;
+  }
+  std::vector<DeviceChunk> placed;
+  uint64_t at = 0;
+  for (const std::string& chunk : chunks) {
+    placed.push_back({room_ + at, chunk.size()});
+    device_->Write(reinterpret_cast<const uint8_t*>(chunk.data()), chunk.size(), room_ + at);
+    at += AlignUp(chunk.size() + 1, kAlignment);
+  }
+  return placed;
+}
+
 absl::Status Instance::StageChunks(const Update& update) {
+  if (++stagings_ % 2 == 0) {
+    const std::vector<DeviceChunk> placed = Place(update.chunks);
+    return ForEach([&](Replica& replica) { return replica.StageDeviceChunks(placed); });
+  }
   return ForEach([&](Replica& replica) {
     for (const std::string& chunk : update.chunks) RETURN_IF_ERROR(replica.StageChunk(chunk));
     return absl::OkStatus();

@@ -54,7 +54,10 @@ class Instance {
 
   // One step on all ranks; the first error ends it.
   absl::Status Begin(const Update& update);
+  // In turn as bytes, and where the weights are.
   absl::Status StageChunks(const Update& update);
+  // Puts chunks where the weights are, until the next call.
+  std::vector<DeviceChunk> Place(absl::Span<const std::string> chunks);
   // Finishes, and judges all ranks' sums against the declared ones.
   absl::Status Finish(const Update& update);
   absl::Status Stage(const Update& update);  // all of the above
@@ -82,6 +85,9 @@ class Instance {
   std::unique_ptr<TestDevice> device_;
   std::shared_ptr<const RegionMap> regions_;
   std::vector<Rank> ranks_;
+  uint64_t stagings_ = 0;
+  uint8_t* room_ = nullptr;  // for chunks
+  uint64_t room_bytes_ = 0;
 };
 
 // A layout of one buffer per tensor, whole.

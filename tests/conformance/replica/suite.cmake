@@ -1,6 +1,7 @@
 # One suite for every backend of a replica: the same sources, linked with a device of its kind.
 set(replica_suite
   content_test.cc
+  device_chunk_test.cc
   fault_test.cc
   instance.cc
   publisher.cc

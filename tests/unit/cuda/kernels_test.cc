@@ -249,7 +249,9 @@ TEST_CASE("the device's tree digest is the host's at every length") {
     for (uint32_t i = 0; i < size; ++i) bytes[i] = static_cast<uint8_t>(random());
     std::vector<uint32_t> leaves;
     for (uint32_t at = 0; at < size; at += cuda::kLeafBytes) {
-      const cuda::ShaState leaf = cuda::LeafHash(bytes + at, std::min(size - at, cuda::kLeafBytes));
+      const uint4* const sixteens = reinterpret_cast<const uint4*>(bytes + at);
+      const cuda::ShaState leaf = cuda::LeafHash([sixteens](uint32_t i) { return sixteens[i]; },
+                                                 std::min(size - at, cuda::kLeafBytes));
       leaves.insert(leaves.end(), leaf.h, leaf.h + 8);
     }
     const cuda::ShaState root =

@@ -1,5 +1,6 @@
 // wstore bench apply: a staged update into weights on a GPU and back, beside a plain scatter.
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -11,6 +12,7 @@
 #include "common/status_macros.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/gpu/gpu.h"
+#include "tools/bench/gpu/stage_bench.h"
 #include "tools/bench/gpu/workload.h"
 #include "tools/bench/harness.h"
 #include "tools/bench/workload.h"
@@ -189,10 +191,17 @@ class ApplyBench {
 
 absl::StatusOr<std::vector<Measurement>> RunGpuApply(const Options& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Gpu> gpu, Gpu::Open(options.device));
-  ApplyBench bench(options, *gpu);
-  RETURN_IF_ERROR(bench.Prepare());
-  for (const double density : {0.001, 0.01, 0.075}) RETURN_IF_ERROR(bench.Run(density));
-  return bench.Take();
+  std::vector<Measurement> results;
+  {
+    ApplyBench bench(options, *gpu);
+    RETURN_IF_ERROR(bench.Prepare());
+    for (const double density : {0.001, 0.01, 0.075}) RETURN_IF_ERROR(bench.Run(density));
+    results = bench.Take();
+  }
+  options.report("apply: chunks in device memory");
+  ASSIGN_OR_RETURN(std::vector<Measurement> staging, MeasureStaging(*gpu));
+  std::move(staging.begin(), staging.end(), std::back_inserter(results));
+  return results;
 }
 
 }  // namespace wstore::bench

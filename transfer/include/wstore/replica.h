@@ -20,11 +20,12 @@
 // replica is poisoned and says so. docs/replica.md draws the states and says what each failure
 // leaves.
 //
-// Threads: status() may be called from any thread at any time and takes no lock. StageChunk may be
-// called by several threads at once. All others may be called from any thread and are serialized,
-// but Apply, Abort, Load, Suspend and Resume write or give away memory: call them where the engine
-// does not read it, at a safe point. FinishStaging and Audit read memory for long, in the
-// background; when one of those five comes they end within about a millisecond, with kAborted.
+// Threads: status() may be called from any thread at any time and takes no lock. StageChunk and
+// StageDeviceChunks may be called by several threads at once. All others may be called from any
+// thread and are serialized, but Apply, Abort, Load, Suspend and Resume write or give away memory:
+// call them where the engine does not read it, at a safe point. FinishStaging and Audit read memory
+// for long, in the background; when one of those five comes they end within about a millisecond,
+// with kAborted.
 //
 // Memory beyond the engine's: the staged update, the undo history, and at most 64 MiB. Apply,
 // Commit and Abort allocate nothing that they need to succeed. Where memory runs out, functions
@@ -66,6 +67,13 @@ struct ReplicaPlacement {
   // Of the instance. Empty: this rank is the whole instance and holds every tensor.
   std::shared_ptr<const RegionMap> regions;
   uint32_t rank = 0;  // within `regions`
+};
+
+// A chunk in memory of the backend: for a replica on a GPU in device memory (that of a CudaDiffer,
+// a buffer of NCCL's, another process's by CUDA IPC) or in pinned host memory.
+struct DeviceChunk {
+  const void* data = nullptr;  // at a multiple of 16 bytes
+  uint64_t size_bytes = 0;
 };
 
 struct ReplicaOptions {
@@ -127,6 +135,13 @@ class Replica {
   //   kAlreadyExists: the same key with other content
   //   kResourceExhausted: past the budget, or no memory
   absl::Status StageChunk(std::string_view bytes);
+  // Stages chunks where they lie, in order. On a GPU they are checked and decoded there, many at a
+  // time. What wrote them is done, or on the backend's stream; they must stay as they are until the
+  // call returns. Those before the first that is refused are staged, and none where room for all of
+  // them is wanting.
+  //   As StageChunk. kInvalidArgument also, with nothing staged: a chunk at no address or not at a
+  //   multiple of 16 bytes, of more than kChunkMaxBytes, or in memory out of the backend's reach
+  absl::Status StageDeviceChunks(absl::Span<const DeviceChunk> chunks);
   // Stages a whole patch set of one contributor, on all cores. Returns its content.
   absl::StatusOr<ContributorContent> StageAll(const PatchSource& patches);
   // Stages the way to header.to out of the undo history, in place of chunks.

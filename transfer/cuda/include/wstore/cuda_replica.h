@@ -3,9 +3,10 @@
 //
 // The engine owns the weights; their addresses never change. All device work is on one stream, and
 // functions that need its result wait for that stream alone: when Apply or Abort has returned, the
-// weights are written, whatever stream reads them. A staged update is kept in host memory, to be
-// composed with others, and beside it in device memory in the form that is fastest to apply: past
-// the device's budget, in pinned host memory that was reserved at the start.
+// weights are written, whatever stream reads them. A staged update is kept in device memory in the
+// form that is fastest to apply: past the device's budget, in pinned host memory that was reserved
+// at the start. What came as bytes is kept in host memory too, to be composed with others; what was
+// decoded on the device (Replica::StageDeviceChunks) comes to the host only if it is composed.
 //
 // If the context of the process is lost, a write under way is of unknown progress: the replica is
 // poisoned, and the process must be started again.
