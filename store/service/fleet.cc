@@ -1,6 +1,7 @@
 // The strand, and what carries out the coordinator's decisions.
 #include "store/service/fleet.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -31,6 +32,7 @@ Fleet::Fleet(LiveStore& live, const Options& options)
       clock_(options.clock != nullptr ? *options.clock : SystemClock()),
       differences_(live, kKeptDifferences),
       state_(protocol::NewCoordinator(options.coordinator)),
+      transfers_({.log = options.log}),
       judge_(live.manifest()),
       journal_(clock_, kMaxJournalTasks),
       work_(clock_, options.max_waiting),
@@ -90,7 +92,8 @@ void Fleet::Feed(const protocol::CoordinatorEvent& event) {
   for (const protocol::CoordinatorEffect& effect : effects.list) {
     std::visit([this](const auto& one) { Carry(one); }, effect);
   }
-  strand_.WakeAt(effects.wake_at, [this] { Feed(protocol::CoordinatorTick{}); });
+  strand_.WakeAt(std::min(effects.wake_at, transfers_.Tick(now())),
+                 [this] { Feed(protocol::CoordinatorTick{}); });
   std::erase_if(details_, [this](const auto& entry) {
     const bool open = state_.active && state_.active->request.id == entry.first;
     return !open && !(state_.pending_rollback && state_.pending_rollback->id == entry.first);
@@ -146,6 +149,8 @@ void Fleet::Carry(const protocol::SendOrder& effect) {
     out.open_publish = MakesVersion(kind);
     out.contributors = out.open_publish ? state_.active->request.contributors : 1;
     out.why = kind == TransactionKind::kRollback ? "rollback" : "publish";
+    const auto details = details_.find(state_.active->request.id);
+    out.carried = details != details_.end() && details->second.publish.carried;
   } else {
     out.why = "catch-up";
   }
@@ -156,7 +161,10 @@ void Fleet::Carry(const protocol::SyncEpoch& effect) {
   PostJournal([this, epoch = effect.epoch] {
     const absl::Status status = live_.SyncEpoch(epoch.value(), {options_.actor, ""});
     if (status.ok()) {
-      strand_.Post([this] { Feed(protocol::EpochSynced{}); });
+      strand_.Post([this, epoch] {
+        transfers_.SetEpoch(epoch.value());
+        Feed(protocol::EpochSynced{});
+      });
       return;
     }
     Log(absl::StrCat("level=error event=epoch error=\"", status.ToString(), "\""));

@@ -25,6 +25,7 @@
 #include "store/service/differences.h"
 #include "store/service/fleet_types.h"
 #include "store/service/serial_executor.h"
+#include "store/service/transfer_book.h"
 #include "store/service/vote_book.h"
 
 namespace wstore::service {
@@ -84,6 +85,17 @@ class Fleet {
   void Vote(const RankProcess& process, TransactionNumber transaction, std::vector<CellSums> cells);
   void Audit(const RankProcess& process, uint64_t audit, const VersionName& version,
              std::vector<CellSums> cells, bool last);
+
+  // Transfer groups: see TransferBook. A rank's words count while its sink is the attached one.
+  void TransferHello(const RankProcess& process, const RankSink* sink, wstore::TransferHello hello);
+  void TransferJoined(const RankProcess& process, uint64_t epoch, const absl::Status& status);
+  // `refused` is called instead of anything else if another publisher leads.
+  void Lead(uint32_t contributor, std::shared_ptr<RootSink> sink, const std::string& peer,
+            wstore::TransferHello hello, uint64_t frame_bytes, StatusFn refused);
+  void RootGone(std::shared_ptr<RootSink> sink);
+  void RootNames(std::shared_ptr<RootSink> sink, uint64_t epoch, const std::string& unique_id);
+  void RootJoined(std::shared_ptr<RootSink> sink, uint64_t epoch, const absl::Status& status);
+  void Announce(std::shared_ptr<RootSink> sink, FrameHeader frame, StatusFn refused);
 
   // Has all connected ranks audit what they hold. `done` is called when all were judged, or upon
   // EndVerification with the number that is returned.
@@ -196,6 +208,7 @@ class Fleet {
   std::map<TransactionNumber, std::string> ids_;  // of the latest publishes
   std::map<RankProcess, RankConnection> ranks_;
   VoteBook votes_;
+  TransferBook transfers_;
   std::map<uint64_t, Verification> verifications_;
 
   Judge judge_;                      // the content thread's

@@ -37,6 +37,7 @@ void Fleet::Detach(const RankProcess& process, const RankSink* sink) {
     const auto found = ranks_.find(process);
     if (found == ranks_.end() || found->second.sink.get() != sink) return;
     ranks_.erase(found);
+    transfers_.Gone(process, now());
     const std::string& instance = process.first.instance;
     const auto mate = ranks_.lower_bound({{instance, 0}, {}});
     if (mate == ranks_.end() || mate->first.first.instance != instance) votes_.Forget(instance);

@@ -14,6 +14,7 @@
 #include "store/protocol/coordinator.h"
 #include "wstore/layout.h"
 #include "wstore/transaction.h"
+#include "wstore/transfer_group.h"
 
 namespace wstore::service {
 
@@ -52,6 +53,7 @@ struct BeginPublish {
   std::optional<protocol::Laggards> laggards;
   std::optional<Digest> patch_digest;
   bool check_sums = false;
+  bool carried = false;  // see RankOrder
   Caller caller;
 };
 
@@ -90,7 +92,8 @@ struct RankOrder {
   protocol::Order order;
   bool open_publish = false;  // kPrepare: the content is a publish that is open
   uint32_t contributors = 1;
-  std::string why;  // "publish", "rollback" or "catch-up"
+  std::string why;       // "publish", "rollback" or "catch-up"
+  bool carried = false;  // chunks come as frames, to members of transfer groups
 };
 struct AuditVerdict {
   uint64_t audit = 0;
@@ -111,6 +114,9 @@ class RankSink {
   virtual void Send(const RankOrder& order) = 0;
   virtual void Send(const AuditVerdict& verdict) = 0;
   virtual void RequestAudit() = 0;
+  virtual void Send(const TransferPlan& plan, uint32_t contributor) = 0;
+  virtual void SendTransferEnd(uint64_t epoch, const std::string& reason) = 0;
+  virtual void Send(const FrameHeader& frame) = 0;
   // Another connection speaks for this process; nothing more comes.
   virtual void Superseded() = 0;
 };

@@ -115,6 +115,7 @@ absl::StatusOr<BeginPublish> FromProto(const v1::BeginRequest& request) {
                                                               : protocol::Laggards::kFence;
   }
   begin.check_sums = request.check_sums();
+  begin.carried = request.carried();
   return begin;
 }
 
@@ -340,6 +341,7 @@ v1::Order ToProto(const RankOrder& rank_order) {
   out.set_open_publish(rank_order.open_publish);
   out.set_contributors(rank_order.contributors);
   out.set_why(rank_order.why);
+  out.set_carried(rank_order.carried);
   return out;
 }
 

@@ -107,6 +107,7 @@ class RpcService final : public v1::Store::CallbackService {
 
   grpc::ServerBidiReactor<v1::PutRequest, v1::PutResponse>* Put(Context* context) override;
   grpc::ServerBidiReactor<v1::FromRank, v1::ToRank>* Attach(Context* context) override;
+  grpc::ServerBidiReactor<v1::FromRoot, v1::ToRoot>* Lead(Context* context) override;
   grpc::ServerWriteReactor<v1::Head>* Watch(Context* context,
                                             const v1::WatchRequest* request) override;
   grpc::ServerWriteReactor<v1::ReadManifestResponse>* ReadManifest(

@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "store/client/transfer_messages.h"
+#include "store/service/reactors.h"
 #include "store/service/rpc_content.h"
 #include "store/service/rpc_service.h"
 #include "wstore/layout_file.h"
@@ -16,33 +18,10 @@ namespace {
 constexpr size_t kMaxLayoutBytes = 16 << 20;
 constexpr size_t kSmallMessageBytes = 4 << 10;
 
-bool HasDeadline(const RpcService::Context& context) {
-  return context.deadline() != std::chrono::system_clock::time_point::max();
-}
-
-absl::Status NoDeadline() {
-  return absl::InvalidArgumentError("a call without a deadline; set one");
-}
-
-absl::Status TooMany(const char* what, uint32_t limit) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat(limit, " ", what, " are open; that is the limit: try again"));
-}
-
-// Makes a reactor that owns itself until gRPC is done with it, and begins. Whatever else runs on
-// its behalf, in a lane or on the strand, holds a reference too: gRPC may be done with it at any
-// moment after Finish, and does not wait for them.
-template <typename Reactor, typename... Arguments>
-Reactor* Launch(Arguments&&... arguments) {
-  const auto reactor = std::make_shared<Reactor>(std::forward<Arguments>(arguments)...);
-  reactor->self_ = reactor;
-  reactor->Begin();
-  return reactor.get();
-}
-
 // One contributor's chunks. One message at a time is read, and handled in a lane before the next;
 // answers are gathered while one is on its way.
-class PutReactor final : public grpc::ServerBidiReactor<v1::PutRequest, v1::PutResponse> {
+class PutReactor final : public grpc::ServerBidiReactor<v1::PutRequest, v1::PutResponse>,
+                         public SelfOwned<PutReactor> {
  public:
   PutReactor(RpcService& service, RpcService::Context* context)
       : service_(service),
@@ -81,9 +60,6 @@ class PutReactor final : public grpc::ServerBidiReactor<v1::PutRequest, v1::PutR
   }
 
  private:
-  template <typename Reactor, typename... Arguments>
-  friend Reactor* Launch(Arguments&&... arguments);
-
   absl::Status Handle() {
     if (content_ == nullptr) {
       transaction_ = TransactionNumber(request_.transaction());
@@ -143,14 +119,14 @@ class PutReactor final : public grpc::ServerBidiReactor<v1::PutRequest, v1::PutR
   bool writing_ = false;
   bool closing_ = false;
   absl::Status status_;
-
-  std::shared_ptr<PutReactor> self_;
 };
 
 // Sends what a producer makes, as the reader takes it: one message is on its way while the next is
 // made in a lane, and no more.
 template <typename Response>
-class ContentReactor final : public grpc::ServerWriteReactor<Response>, private SlowReader {
+class ContentReactor final : public grpc::ServerWriteReactor<Response>,
+                             public SelfOwned<ContentReactor<Response>>,
+                             private SlowReader {
  public:
   ContentReactor(RpcService& service, RpcService::Context* context, const char* method,
                  absl::StatusOr<std::unique_ptr<Producer<Response>>> producer)
@@ -188,13 +164,10 @@ class ContentReactor final : public grpc::ServerWriteReactor<Response>, private 
   void OnDone() override {
     service_.RemoveReader(this);
     if (counted_) service_.content_streams.fetch_sub(1);
-    const std::shared_ptr<ContentReactor> self = std::move(self_);
+    const std::shared_ptr<ContentReactor> self = std::move(this->self_);
   }
 
  private:
-  template <typename Reactor, typename... Arguments>
-  friend Reactor* Launch(Arguments&&... arguments);
-
   enum class State {
     kWorking,  // or nothing is to be made
     kWaiting,  // for the producer
@@ -231,7 +204,7 @@ class ContentReactor final : public grpc::ServerWriteReactor<Response>, private 
 
   // All that follow need mutex_.
   void Schedule() {
-    if (lane_.Post([this, self = self_] { Work(); })) return;
+    if (lane_.Post([this, self = this->self_] { Work(); })) return;
     made_as_ = absl::UnavailableError("the server is stopping");
     if (!is_writing_) SendMade();
   }
@@ -281,12 +254,11 @@ class ContentReactor final : public grpc::ServerWriteReactor<Response>, private 
   Response sending_;
   bool is_writing_ = false;
   bool has_ended_ = false;  // Finish was called
-
-  std::shared_ptr<ContentReactor> self_;
 };
 
 // Head, the latest. What changes while one is on its way replaces what waits.
-class WatchReactor final : public grpc::ServerWriteReactor<v1::Head> {
+class WatchReactor final : public grpc::ServerWriteReactor<v1::Head>,
+                           public SelfOwned<WatchReactor> {
  public:
   explicit WatchReactor(RpcService& service) : service_(service) {}
 
@@ -320,9 +292,6 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::Head> {
   }
 
  private:
-  template <typename Reactor, typename... Arguments>
-  friend Reactor* Launch(Arguments&&... arguments);
-
   void Changed(const HeadState& state) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (state == last_ && sent_) return;
@@ -357,11 +326,11 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::Head> {
   bool writing_ = false;
   bool gone_ = false;
   bool finished_ = false;
-  std::shared_ptr<WatchReactor> self_;
 };
 
 // One rank's connection: what the core sends to. Outlives its reactor, which it then forgets.
-class AttachReactor final : public grpc::ServerBidiReactor<v1::FromRank, v1::ToRank> {
+class AttachReactor final : public grpc::ServerBidiReactor<v1::FromRank, v1::ToRank>,
+                            public SelfOwned<AttachReactor> {
  public:
   AttachReactor(RpcService& service, RpcService::Context* context)
       : service_(service),
@@ -372,7 +341,7 @@ class AttachReactor final : public grpc::ServerBidiReactor<v1::FromRank, v1::ToR
   void Begin() {
     counted_ = RpcService::Take(&service_.ranks, service_.limits().max_ranks);
     if (!counted_) return Close(TooMany("ranks", service_.limits().max_ranks));
-    sink_->Read();
+    sink_->outbox.Read();
   }
 
   void OnReadDone(bool ok) override {
@@ -384,9 +353,9 @@ class AttachReactor final : public grpc::ServerBidiReactor<v1::FromRank, v1::ToR
     const bool taken = lane_.Post([this, self = self_] { HandleAndGoOn(); });
     if (!taken) Close(absl::UnavailableError("the server is stopping"));
   }
-  void OnWriteDone(bool) override { sink_->Written(); }
+  void OnWriteDone(bool) override { sink_->outbox.Written(); }
   void OnDone() override {
-    sink_->Forget();
+    sink_->outbox.Forget();
     if (registration_) service_.fleet().Detach(registration_->process, sink_.get());
     if (counted_) service_.ranks.fetch_sub(1);
     const std::shared_ptr<AttachReactor> self = std::move(self_);
@@ -403,19 +372,15 @@ class AttachReactor final : public grpc::ServerBidiReactor<v1::FromRank, v1::ToR
   }
 
  private:
-  template <typename Reactor, typename... Arguments>
-  friend Reactor* Launch(Arguments&&... arguments);
-
-  // Orders on their way to the rank, and the end of the stream behind them.
+  // What the core sends to the rank. What is lost the next report brings again.
   class Sink final : public RankSink {
    public:
-    Sink(AttachReactor* reactor, size_t max_waiting)
-        : reactor_(reactor), max_waiting_(max_waiting) {}
+    Sink(AttachReactor* reactor, size_t max_waiting) : outbox(reactor, max_waiting) {}
 
     void Send(const RankOrder& order) override {
       v1::ToRank message;
       *message.mutable_order() = ToProto(order);
-      Push(std::move(message));
+      outbox.Push(std::move(message));
     }
     void Send(const AuditVerdict& verdict) override {
       v1::ToRank message;
@@ -423,68 +388,41 @@ class AttachReactor final : public grpc::ServerBidiReactor<v1::FromRank, v1::ToR
       message.mutable_verdict()->set_ok(verdict.status.ok());
       message.mutable_verdict()->set_error(std::string(verdict.status.message()));
       message.mutable_verdict()->set_code(static_cast<uint32_t>(verdict.status.code()));
-      Push(std::move(message));
+      outbox.Push(std::move(message));
     }
     void RequestAudit() override {
       v1::ToRank message;
       message.mutable_audit_request();
-      Push(std::move(message));
+      outbox.Push(std::move(message));
+    }
+    // A frame that is lost ends the group, and the rank turns to the service.
+    void Send(const TransferPlan& plan, uint32_t contributor) override {
+      v1::ToRank message;
+      *message.mutable_transfer() = wire::ToProto(plan, contributor);
+      outbox.Push(std::move(message));
+    }
+    void SendTransferEnd(uint64_t epoch, const std::string& reason) override {
+      v1::ToRank message;
+      message.mutable_transfer_end()->set_epoch(epoch);
+      message.mutable_transfer_end()->set_reason(reason);
+      outbox.Push(std::move(message));
+    }
+    void Send(const FrameHeader& frame) override {
+      v1::ToRank message;
+      *message.mutable_frame() = wire::ToProto(frame);
+      outbox.Push(std::move(message));
     }
     void Superseded() override {
-      Close(absl::AbortedError("another connection speaks for this rank now"));
-    }
-    void Close(const absl::Status& status) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (closing_ || reactor_ == nullptr) return;
-      closing_ = true;
-      status_ = status;
-      if (!writing_) reactor_->End(status_);
-    }
-    // Reads the next message, unless the stream is ending.
-    void Read() {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (!closing_ && reactor_ != nullptr) reactor_->Read();
-    }
-    void Written() {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      writing_ = false;
-      if (closing_) return reactor_->End(status_);
-      if (!waiting_.empty()) WriteNow();
-    }
-    void Forget() {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      reactor_ = nullptr;
+      outbox.Close(absl::AbortedError("another connection speaks for this rank now"));
     }
 
-   private:
-    void Push(v1::ToRank message) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (closing_ || reactor_ == nullptr) return;
-      if (waiting_.size() == max_waiting_) waiting_.pop_front();  // the next report brings it again
-      waiting_.push_back(std::move(message));
-      if (!writing_) WriteNow();
-    }
-    void WriteNow() {
-      writing_ = true;
-      message_ = std::move(waiting_.front());
-      waiting_.pop_front();
-      reactor_->Write(&message_);
-    }
-
-    std::mutex mutex_;
-    AttachReactor* reactor_;
-    const size_t max_waiting_;
-    std::deque<v1::ToRank> waiting_;
-    v1::ToRank message_;
-    bool writing_ = false;
-    bool closing_ = false;
-    absl::Status status_;
+    Outbox<AttachReactor, v1::ToRank> outbox;
   };
 
   void HandleAndGoOn() {
     const absl::Status status = Handle();
     if (!status.ok()) return Close(status);
-    sink_->Read();
+    sink_->outbox.Read();
   }
 
   absl::Status Handle() {
@@ -510,6 +448,15 @@ class AttachReactor final : public grpc::ServerBidiReactor<v1::FromRank, v1::ToR
                     audit.last());
         return absl::OkStatus();
       }
+      case v1::FromRank::kTransfer: {
+        ASSIGN_OR_RETURN(TransferHello hello, wire::FromProto(request_.transfer()));
+        fleet.TransferHello(registration_->process, sink_.get(), std::move(hello));
+        return absl::OkStatus();
+      }
+      case v1::FromRank::kJoined:
+        fleet.TransferJoined(registration_->process, request_.joined().epoch(),
+                             wire::FromProto(request_.joined()));
+        return absl::OkStatus();
       default:
         return absl::InvalidArgumentError("an empty message, or one of a newer program");
     }
@@ -555,7 +502,7 @@ class AttachReactor final : public grpc::ServerBidiReactor<v1::FromRank, v1::ToR
     return absl::OkStatus();
   }
 
-  void Close(const absl::Status& status) { sink_->Close(status); }
+  void Close(const absl::Status& status) { sink_->outbox.Close(status); }
 
   RpcService& service_;
   SerialExecutor& lane_;
@@ -564,7 +511,6 @@ class AttachReactor final : public grpc::ServerBidiReactor<v1::FromRank, v1::ToR
   bool counted_ = false;
   v1::FromRank request_;
   std::optional<RankRegistration> registration_;
-  std::shared_ptr<AttachReactor> self_;
 };
 
 }  // namespace

@@ -40,9 +40,21 @@ class PoolMemory final : public CudaMemory {
   std::once_flag kept_;
 };
 
+class DeviceMemory final : public CudaMemory {
+ public:
+  absl::StatusOr<void*> Allocate(uint64_t size_bytes, CudaStream) override {
+    void* memory = nullptr;
+    const absl::Status status = WSTORE_CUDA(cudaMalloc(&memory, size_bytes));
+    if (status.ok()) return memory;
+    return Prefixed(status, absl::StrCat("allocating ", size_bytes, " bytes on the device"));
+  }
+  void Free(void* memory, uint64_t, CudaStream) override { (void)WSTORE_CUDA(cudaFree(memory)); }
+};
+
 }  // namespace
 
 std::unique_ptr<CudaMemory> MakeCudaPoolMemory() { return std::make_unique<PoolMemory>(); }
+std::unique_ptr<CudaMemory> MakeCudaDeviceMemory() { return std::make_unique<DeviceMemory>(); }
 
 absl::Status UseCudaDevice(int index) {
   int count = 0;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
 #include "common/status_macros.h"
+#include "store/client/worker/frame_intake.h"
 #include "store/client/worker/packed_stager.h"
 #include "store/client/worker/worker_messages.h"
 #include "transfer/codec/chunk_layout.h"
@@ -102,17 +103,23 @@ absl::Status RepeatUntilSettled(Cancellation& cancellation,
   }
 }
 
-absl::StatusOr<UpdateSummary> StageOpenPublish(const Connection& connection, Replica& replica,
-                                               TransactionNumber transaction, uint32_t contributors,
+namespace {
+
+// Chunks that are not wanted from the server.
+constexpr uint64_t kSkipAll = UINT64_MAX;
+
+// Fetches what is not skipped, and the summary. `skip`: by contributor; counts what was staged.
+absl::StatusOr<UpdateSummary> FetchOpenPublish(const Connection& connection, Replica& replica,
+                                               TransactionNumber transaction,
+                                               std::vector<uint64_t>* skip,
                                                Cancellation& cancellation) {
-  std::vector<uint64_t> staged(contributors, 0);
   UpdateSummary summary;
   // A fault of the replica's own is no reason to fetch again, whatever its code.
   absl::Status refused;
   const absl::Status fetched = RepeatUntilSettled(cancellation, [&](bool* progress) {
     v1::ReadContentRequest request;
     request.set_transaction(transaction.value());
-    for (const uint64_t chunks : staged) request.add_skip_chunks(chunks);
+    for (const uint64_t chunks : *skip) request.add_skip_chunks(chunks);
     bool is_first = true;
     Cancellation::Call call(cancellation);
     const auto reader = connection.stub().ReadContent(call.context(), request);
@@ -121,7 +128,7 @@ absl::StatusOr<UpdateSummary> StageOpenPublish(const Connection& connection, Rep
       if (response.kind_case() == v1::ReadContentResponse::kChunk) {
         refused = replica.StageChunk(response.chunk());
         // What was staged is well formed, and of a contributor that was announced.
-        if (refused.ok()) ++staged[LoadLe<uint16_t>(response.chunk().data() + kContributorAt)];
+        if (refused.ok()) ++(*skip)[LoadLe<uint16_t>(response.chunk().data() + kContributorAt)];
         *progress = true;
       } else {
         const bool more = response.kind_case() == v1::ReadContentResponse::kMoreSums;
@@ -137,6 +144,33 @@ absl::StatusOr<UpdateSummary> StageOpenPublish(const Connection& connection, Rep
   RETURN_IF_ERROR(fetched);
   RETURN_IF_ERROR(refused);
   return summary;
+}
+
+}  // namespace
+
+absl::StatusOr<UpdateSummary> StageOpenPublish(const Connection& connection, Replica& replica,
+                                               TransactionNumber transaction, uint32_t contributors,
+                                               Delivery* delivery, Cancellation& cancellation) {
+  std::vector<uint64_t> skip(contributors, 0);
+  for (uint32_t i = 0; delivery != nullptr && i < contributors; ++i) {
+    if (delivery->carries(i)) skip[i] = kSkipAll;
+  }
+  absl::StatusOr<UpdateSummary> summary =
+      FetchOpenPublish(connection, replica, transaction, &skip, cancellation);
+  if (delivery == nullptr || !summary.ok()) return summary;
+  bool is_lacking = false;
+  for (uint32_t i = 0; i < contributors; ++i) {
+    if (!delivery->carries(i)) continue;
+    const absl::StatusOr<uint64_t> chunks = delivery->Await(i, cancellation);
+    if (absl::IsCancelled(chunks.status())) return chunks.status();
+    const bool is_whole =
+        i < summary->contents.size() && chunks.ok() && *chunks == summary->contents[i].chunks;
+    if (is_whole) continue;
+    skip[i] = 0;  // what was staged already changes nothing
+    is_lacking = true;
+  }
+  if (!is_lacking) return summary;
+  return FetchOpenPublish(connection, replica, transaction, &skip, cancellation);
 }
 
 absl::StatusOr<UpdateSummary> StageDifference(const Connection& connection, Replica& replica,

@@ -17,6 +17,8 @@
 
 namespace wstore::client {
 
+class Delivery;
+
 // Ends calls from another thread.
 class Cancellation {
  public:
@@ -53,10 +55,11 @@ absl::Status RepeatUntilSettled(Cancellation& cancellation,
                                 const std::function<absl::Status(bool* progress)>& attempt);
 
 // Stage an update that was begun in `replica`. What they return is for FinishStaging; without
-// to_chain_digest. `declared` is always set.
+// to_chain_digest. `declared` is always set. `delivery`: chunks that come another way, and are
+// fetched only where that fails; null: none.
 absl::StatusOr<UpdateSummary> StageOpenPublish(const Connection& connection, Replica& replica,
                                                TransactionNumber transaction, uint32_t contributors,
-                                               Cancellation& cancellation);
+                                               Delivery* delivery, Cancellation& cancellation);
 absl::StatusOr<UpdateSummary> StageDifference(const Connection& connection, Replica& replica,
                                               const Manifest& manifest,
                                               TransactionNumber transaction,

@@ -125,9 +125,18 @@ absl::Status Worker::Impl::Start(std::shared_ptr<const Layout> layout,
             Post([this, status] {
               link_error_ = std::string(status.message());
               if (link_->is_open()) return;
+              if (intake_ != nullptr) intake_->LinkEnded();
               Log(absl::StrCat("level=info event=disconnected error=\"", link_error_, "\""));
             });
           }});
+  if (options_.transfer != nullptr) {
+    client::FrameIntake::Options intake;
+    intake.port = options_.transfer;
+    intake.send = [this](v1::FromRank message) { link_->Send(std::move(message)); };
+    intake.on_thread = options_.on_thread;
+    intake.log = options_.log;
+    intake_ = std::make_unique<client::FrameIntake>(std::move(intake));
+  }
   stage_ = std::make_unique<client::JobThread>("ws-stage", options_.on_thread);
   memory_ = std::make_unique<client::JobThread>("ws-memory", options_.on_thread);
   if (options_.group != nullptr) {
@@ -299,8 +308,7 @@ absl::Status Worker::Impl::Relayout(std::shared_ptr<const Layout> layout,
   ASSIGN_OR_RETURN(ReplicaPlacement placement, ExchangeLayouts(layout, deadline));
   RETURN_IF_ERROR(replica_->Relayout(std::move(placement), buffers));
   Ask<bool>([this] {
-    link_->Connect(Registration());
-    state_.report_at = 0;
+    Connect();
     return true;
   });
   Prove();
@@ -327,12 +335,7 @@ void Worker::Impl::Leave(Deadline deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   Post([this] {
-    if (update_ != nullptr) {
-      update_->cancellation.Cancel();
-      const std::lock_guard<std::mutex> lock(update_->mutex);
-      update_->is_dropped = true;
-      update_->changed.notify_all();
-    }
+    if (update_ != nullptr) Cancel(*update_);
     memory_job_ = nullptr;
   });
   // The server ends the stream once it has read the last report; breaking it off could lose that.
@@ -351,6 +354,7 @@ void Worker::Impl::Leave(Deadline deadline) {
   serving_until_.store(0);
   stage_->Stop();
   memory_->Stop();
+  intake_.reset();
   link_.reset();
   if (options_.group != nullptr) {
     const std::lock_guard<std::mutex> lock(group_mutex_);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "store/client/transfer_messages.h"
 #include "store/client/worker/worker_impl.h"
 #include "store/client/worker/worker_messages.h"
 #include "wstore/layout_file.h"
@@ -197,6 +198,7 @@ void Worker::Impl::PublishStatus() {
   status.is_connected = link_->is_open() && reconnect_pause_ == 0;
   status.is_poisoned = state_.poisoned;
   status.changes = changes_.load();
+  if (intake_ != nullptr) status.carried_bytes = intake_->received_bytes();
   status.last_pause_micros = last_pause_;
   if (!state_.error.empty()) {
     status.detail = state_.error;
@@ -230,6 +232,14 @@ v1::FromRank Worker::Impl::Registration() const {
   return message;
 }
 
+void Worker::Impl::Connect() {
+  link_->Connect(Registration());
+  state_.report_at = 0;
+  if (intake_ == nullptr) return;
+  intake_->LinkEnded();
+  intake_->LinkBegun();
+}
+
 void Worker::Impl::KeepLink() {
   if (link_->is_open()) {
     if (now() >= heard_at_ + kSilence) {
@@ -242,8 +252,7 @@ void Worker::Impl::KeepLink() {
   heard_at_ = now();
   reconnect_pause_ = std::clamp(2 * reconnect_pause_, kFirstReconnect, kLongestReconnect);
   reconnect_at_ = now() + reconnect_pause_;
-  link_->Connect(Registration());
-  state_.report_at = 0;
+  Connect();
   Feed(protocol::WorkerTick{});
   if (proof_ != nullptr) proof_->send_at = 0;
 }
@@ -254,6 +263,15 @@ void Worker::Impl::Received(const v1::ToRank& message) {
   link_error_.clear();
   if (message.has_verdict()) return Judged(message.verdict());
   if (message.has_audit_request()) return AuditSoon();
+  if (intake_ != nullptr && message.has_transfer()) {
+    return intake_->Planned(wire::FromProto(message.transfer()), message.transfer().contributor());
+  }
+  if (intake_ != nullptr && message.has_frame()) {
+    return intake_->Announced(wire::FromProto(message.frame()));
+  }
+  if (intake_ != nullptr && message.has_transfer_end()) {
+    return intake_->Ended(message.transfer_end().epoch(), message.transfer_end().reason());
+  }
   if (!message.has_order()) return;
   const absl::StatusOr<protocol::Order> order = client::FromProto(message.order(), id_);
   if (!order.ok()) {

@@ -73,9 +73,13 @@ void Worker::Impl::Carry(const protocol::Begin& effect) {
   update->to = {plan.to.version, plan.to.chain_digest};
   update->open_publish = last_order_.open_publish();
   if (!update->open_publish) header.contributors = 1;
+  if (update->open_publish && last_order_.carried() && intake_ != nullptr) {
+    update->delivery = intake_->Expect(header.transaction, header.contributors);
+  }
   update_ = update;
   stage_->Post([this, update] {
     const absl::StatusOr<StagedReport> report = Stage(*update);
+    if (update->delivery != nullptr) update->delivery->Close();
     // Whatever it came to: nothing of it must be left for the next to stumble over.
     if (!report.ok()) replica_->Abort(update->header.transaction).IgnoreError();
     Post([this, update, report] { Staged(update, report); });
@@ -89,15 +93,29 @@ void Worker::Impl::Carry(const protocol::Finish& effect) {
   update_->changed.notify_all();
 }
 
+// Its staging ends soon.
+void Worker::Impl::Cancel(Update& update) {
+  update.cancellation.Cancel();
+  const std::lock_guard<std::mutex> lock(update.mutex);
+  update.is_dropped = true;
+  update.changed.notify_all();
+}
+
 // In the stage thread.
 absl::StatusOr<StagedReport> Worker::Impl::Stage(Update& update) {
   const UpdateHeader& header = update.header;
   ASSIGN_OR_RETURN(const bool begun, replica_->BeginUpdate(header));
   if (!begun) return absl::FailedPreconditionError("the transaction is committed here already");
+  if (update.delivery != nullptr) {
+    update.delivery->Open([this](absl::Span<const DeviceChunk> chunks) {
+      return replica_->StageDeviceChunks(chunks);
+    });
+  }
   absl::StatusOr<UpdateSummary> summary =
       update.open_publish
           ? client::StageOpenPublish(*connection_, *replica_, header.transaction,
-                                     header.contributors, update.cancellation)
+                                     header.contributors, update.delivery.get(),
+                                     update.cancellation)
           : client::StageDifference(*connection_, *replica_, base_->manifest, header.transaction,
                                     update.from, update.to, update.cancellation);
   RETURN_IF_ERROR(summary.status());
@@ -145,12 +163,7 @@ void Worker::Impl::Carry(const protocol::Drop& effect) {
   if (update_ == nullptr || update_->header.transaction != effect.transaction) return;
   const std::shared_ptr<Update> update = std::move(update_);
   update_.reset();
-  update->cancellation.Cancel();
-  {
-    const std::lock_guard<std::mutex> lock(update->mutex);
-    update->is_dropped = true;
-    update->changed.notify_all();
-  }
+  Cancel(*update);
   replica_->Abort(effect.transaction).IgnoreError();
   // Perhaps because the old bits of this instance were wrong.
   if (update->has_voted && state_.position) AuditSoon(100'000);

@@ -20,6 +20,7 @@
 #include "store/client/connection.h"
 #include "store/client/worker/board_record.h"
 #include "store/client/worker/content_stream.h"
+#include "store/client/worker/frame_intake.h"
 #include "store/client/worker/job_thread.h"
 #include "store/client/worker/rank_link.h"
 #include "store/client/worker/safe_point_gate.h"
@@ -57,6 +58,7 @@ class Worker::Impl {
     VersionName from;
     VersionName to;  // digest: once it is known
     bool open_publish = false;
+    std::shared_ptr<client::Delivery> delivery;  // null: all comes from the server
     client::Cancellation cancellation;
     std::mutex mutex;  // guards what follows
     std::condition_variable changed;
@@ -101,6 +103,7 @@ class Worker::Impl {
 
   // worker_core.cc: the link.
   void KeepLink();
+  void Connect();
   v1::FromRank Registration() const;
   void Received(const v1::ToRank& message);
 
@@ -123,6 +126,7 @@ class Worker::Impl {
   void Carry(const protocol::Stop& effect);
   void Carry(const protocol::WorkerLog& effect);
   absl::StatusOr<StagedReport> Stage(Update& update);
+  void Cancel(Update& update);
   void Staged(const std::shared_ptr<Update>& update, const absl::StatusOr<StagedReport>& report);
   void WriteMemory(std::function<absl::Status()> write,
                    std::function<void(const absl::Status&)> done);
@@ -210,6 +214,7 @@ class Worker::Impl {
 
   // Last: their threads use the others.
   std::unique_ptr<client::RankLink> link_;
+  std::unique_ptr<client::FrameIntake> intake_;  // null: without transfer groups
   std::unique_ptr<client::JobThread> stage_;
   std::unique_ptr<client::JobThread> memory_;
   std::thread core_;

@@ -194,6 +194,9 @@ class FakeRank {
       verdict_ = verdict;
     }
     void RequestAudit() override {}
+    void Send(const TransferPlan&, uint32_t) override {}
+    void SendTransferEnd(uint64_t, const std::string&) override {}
+    void Send(const FrameHeader&) override {}
     void Superseded() override {}
     std::deque<service::RankOrder> Take() {
       const std::lock_guard<std::mutex> lock(mutex_);

@@ -138,12 +138,17 @@ class ServedModel {
     return to;
   }
 
+  // Between Begin and Put of the publishes to come: the transaction, and its chunks. They are said
+  // to be carried.
+  std::function<void(TransactionNumber, const std::vector<std::string>&)> carry;
+
   // Begins, sends and awaits the decision.
   grpc::Status Publish(const std::string& id, const NaiveTensors& to, v1::Decision* decision,
                        v1::Policy policy = v1::POLICY_ALL) {
     v1::BeginRequest begin;
     begin.set_id(id);
     begin.set_policy(policy);
+    begin.set_carried(carry != nullptr);
     v1::BeginResponse begun;
     grpc::Status status;
     // After a decision the instances may still be on their way to it.
@@ -159,6 +164,7 @@ class ServedModel {
     const NaiveTensors& from = versions.at(begun.parent().version());
     PatchDigester digester(manifest());
     std::vector<std::string> chunks = Chunks(from, to, begun.transaction(), &digester);
+    if (carry) carry(TransactionNumber(begun.transaction()), chunks);
     auto context = Context();
     const auto stream = stub->Put(context.get());
     v1::PutRequest request;

@@ -159,6 +159,7 @@ class WorkerCommand final : public Command {
       buffers.push_back({memory, size_bytes});
     }
     ASSIGN_OR_RETURN(options.replica.backend, device->MakeBackend());
+    ASSIGN_OR_RETURN(options.transfer, device->MakeTransferPort());
     options.on_thread = [&device] { device->UseInThread(); };
     std::unique_ptr<Checkpoint> files;
     std::unique_ptr<DenseSource> dense;

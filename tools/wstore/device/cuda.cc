@@ -7,6 +7,9 @@
 #include "tools/wstore/device/device.h"
 #include "wstore/cuda.h"
 #include "wstore/cuda_replica.h"
+#ifdef WSTORE_HAS_NCCL
+#include "wstore/cuda_transfer.h"
+#endif
 
 namespace wstore::cli {
 namespace {
@@ -45,6 +48,11 @@ class GpuMemory final : public Device {
     options.pinned_bytes = kPinnedBytes;
     return MakeCudaBackend(options);
   }
+#ifdef WSTORE_HAS_NCCL
+  absl::StatusOr<std::shared_ptr<TransferPort>> MakeTransferPort() override {
+    return MakeCudaTransferPort(memory_.get());
+  }
+#endif
   void UseInThread() override { UseCudaDevice(index_).IgnoreError(); }
 
  private:

@@ -9,7 +9,8 @@
 
 namespace wstore {
 class MemoryBackend;
-}
+class TransferPort;
+}  // namespace wstore
 
 namespace wstore::cli {
 
@@ -21,6 +22,8 @@ class Device {
   virtual absl::StatusOr<void*> Allocate(uint64_t size_bytes) = 0;
   // How a replica works on this memory. Null: as on host memory.
   virtual absl::StatusOr<std::shared_ptr<MemoryBackend>> MakeBackend() = 0;
+  // How chunks reach this memory past the server. Null: they do not.
+  virtual absl::StatusOr<std::shared_ptr<TransferPort>> MakeTransferPort() { return nullptr; }
   // To be called in each thread that works on it.
   virtual void UseInThread() = 0;
 };

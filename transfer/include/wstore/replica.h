@@ -45,6 +45,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "wstore/device_chunk.h"
 #include "wstore/fingerprint.h"
 #include "wstore/layout.h"
 #include "wstore/patch_source.h"
@@ -67,13 +68,6 @@ struct ReplicaPlacement {
   // Of the instance. Empty: this rank is the whole instance and holds every tensor.
   std::shared_ptr<const RegionMap> regions;
   uint32_t rank = 0;  // within `regions`
-};
-
-// A chunk in memory of the backend: for a replica on a GPU in device memory (that of a CudaDiffer,
-// a buffer of NCCL's, another process's by CUDA IPC) or in pinned host memory.
-struct DeviceChunk {
-  const void* data = nullptr;  // at a multiple of 16 bytes
-  uint64_t size_bytes = 0;
 };
 
 struct ReplicaOptions {

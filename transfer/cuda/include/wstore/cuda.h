@@ -38,6 +38,9 @@ class CudaMemory {
 
 // Memory of the current device's default pool (cudaMallocAsync), which keeps what is freed.
 std::unique_ptr<CudaMemory> MakeCudaPoolMemory();
+// Memory of the current device by cudaMalloc, which another process on the same GPU can be shown.
+// Taking and giving back wait for all of the device: for what is made once and kept.
+std::unique_ptr<CudaMemory> MakeCudaDeviceMemory();
 
 // Makes device `index` that of this thread.
 //   kInvalidArgument: there are not so many devices

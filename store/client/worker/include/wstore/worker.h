@@ -44,6 +44,7 @@
 #include "wstore/connect.h"
 #include "wstore/instance_group.h"
 #include "wstore/replica.h"
+#include "wstore/transfer_group.h"
 
 namespace wstore {
 
@@ -72,6 +73,9 @@ struct WorkerOptions {
   const DenseSource* base = nullptr;
   // The memory holds v0 already: it is audited, and loaded only if it does not.
   bool holds_base = false;
+  // Chunks come from the publisher's GPU where both can, past the server; null: never. In memory of
+  // the replica's backend.
+  std::shared_ptr<TransferPort> transfer;
   ReplicaOptions replica;
   // Writes damaged or unknown memory anew by itself. If not, Prove has to be called.
   bool rebuilds = true;
@@ -103,6 +107,7 @@ struct WorkerStatus {
   bool is_poisoned = false;
   std::string detail;  // why it does not serve, or the last error
   uint64_t changes = 0;
+  uint64_t carried_bytes = 0;     // that have come past the server
   int64_t last_pause_micros = 0;  // from the engine's stop for an update until it could go on
 };
 

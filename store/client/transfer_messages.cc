@@ -1,0 +1,132 @@
+#include "store/client/transfer_messages.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace wstore::wire {
+namespace {
+
+constexpr size_t kMaxTextBytes = 4096;
+constexpr int kMaxSettings = 64;
+
+}  // namespace
+
+v1::TransferHello ToProto(const TransferHello& hello) {
+  v1::TransferHello out;
+  out.set_host(hello.host);
+  out.set_device(hello.device);
+  out.set_nccl_version(hello.nccl_version);
+  for (const auto& [name, value] : hello.environment) (*out.mutable_environment())[name] = value;
+  return out;
+}
+
+absl::StatusOr<TransferHello> FromProto(const v1::TransferHello& hello) {
+  size_t longest = std::max(hello.host().size(), hello.device().size());
+  for (const auto& [name, value] : hello.environment()) {
+    longest = std::max({longest, name.size(), value.size()});
+  }
+  if (longest > kMaxTextBytes || hello.environment().size() > kMaxSettings) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a transfer hello with a text of ", longest, " bytes and ", hello.environment().size(),
+        " settings; at most ", kMaxTextBytes, " and ", kMaxSettings, " are allowed"));
+  }
+  TransferHello out;
+  out.host = hello.host();
+  out.device = hello.device();
+  out.nccl_version = hello.nccl_version();
+  out.environment.insert(hello.environment().begin(), hello.environment().end());
+  return out;
+}
+
+v1::TransferRoute ToProto(TransferRoute route) {
+  switch (route) {
+    case TransferRoute::kService:
+      return v1::TRANSFER_ROUTE_SERVICE;
+    case TransferRoute::kShared:
+      return v1::TRANSFER_ROUTE_SHARED;
+    case TransferRoute::kNccl:
+      return v1::TRANSFER_ROUTE_NCCL;
+  }
+  return v1::TRANSFER_ROUTE_SERVICE;
+}
+
+TransferRoute FromProto(v1::TransferRoute route) {
+  switch (route) {
+    case v1::TRANSFER_ROUTE_SHARED:
+      return TransferRoute::kShared;
+    case v1::TRANSFER_ROUTE_NCCL:
+      return TransferRoute::kNccl;
+    default:
+      return TransferRoute::kService;
+  }
+}
+
+v1::TransferPlan ToProto(const TransferPlan& plan, uint32_t contributor) {
+  v1::TransferPlan out;
+  out.set_epoch(plan.epoch);
+  out.set_contributor(contributor);
+  out.set_route(ToProto(plan.route));
+  out.set_unique_id(plan.unique_id);
+  out.set_index(plan.index);
+  out.set_size(plan.size);
+  out.set_frame_bytes(plan.frame_bytes);
+  return out;
+}
+
+TransferPlan FromProto(const v1::TransferPlan& plan) {
+  TransferPlan out;
+  out.epoch = plan.epoch();
+  out.route = FromProto(plan.route());
+  out.unique_id = plan.unique_id();
+  out.index = plan.index();
+  out.size = plan.size();
+  out.frame_bytes = plan.frame_bytes();
+  return out;
+}
+
+v1::TransferJoined ToProto(uint64_t epoch, const absl::Status& status) {
+  v1::TransferJoined out;
+  out.set_epoch(epoch);
+  out.set_ok(status.ok());
+  out.set_error(std::string(status.message()).substr(0, kMaxTextBytes));
+  return out;
+}
+
+absl::Status FromProto(const v1::TransferJoined& joined) {
+  if (joined.ok()) return absl::OkStatus();
+  return absl::UnavailableError(joined.error().substr(0, kMaxTextBytes));
+}
+
+v1::Frame ToProto(const FrameHeader& frame) {
+  v1::Frame out;
+  out.set_epoch(frame.epoch);
+  out.set_sequence(frame.sequence);
+  out.set_transaction(frame.transaction.value());
+  out.set_size_bytes(frame.size_bytes);
+  for (const FrameHeader::Chunk& chunk : frame.chunks) {
+    v1::Frame::Chunk& added = *out.add_chunks();
+    added.set_offset(chunk.offset);
+    added.set_size_bytes(chunk.size_bytes);
+  }
+  out.set_is_last(frame.is_last);
+  out.set_location(frame.location);
+  return out;
+}
+
+FrameHeader FromProto(const v1::Frame& frame) {
+  FrameHeader out;
+  out.epoch = frame.epoch();
+  out.sequence = frame.sequence();
+  out.transaction = TransactionNumber(frame.transaction());
+  out.size_bytes = frame.size_bytes();
+  out.chunks.reserve(frame.chunks_size());
+  for (const v1::Frame::Chunk& chunk : frame.chunks()) {
+    out.chunks.push_back({chunk.offset(), chunk.size_bytes()});
+  }
+  out.is_last = frame.is_last();
+  out.location = frame.location();
+  return out;
+}
+
+}  // namespace wstore::wire

@@ -1,0 +1,204 @@
+// Ranks that take chunks from a publisher past the server, within one process.
+#include <cstring>
+
+#include "tests/support/random.h"
+#include "tests/unit/worker/served_model.h"
+#include "wstore/chunk_header.h"
+#include "wstore/local_transfer.h"
+#include "wstore/transfer_lead.h"
+#include "wstore/worker.h"
+
+namespace wstore::testing {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000;
+
+// Chunks side by side, as a differ leaves them, but for some that lie elsewhere.
+class Arena {
+ public:
+  explicit Arena(const std::vector<std::string>& chunks) {
+    uint64_t size = 0;
+    for (const std::string& chunk : chunks) size += (chunk.size() + 15) / 16 * 16 + 16;
+    bytes_.resize(size / 16 + 1);
+    uint64_t at = 0;
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      if (i % 3 == 2) at += 16;
+      char* const to = reinterpret_cast<char*>(bytes_.data()) + at;
+      std::memcpy(to, chunks[i].data(), chunks[i].size());
+      chunks_.push_back({to, chunks[i].size()});
+      at += (chunks[i].size() + 15) / 16 * 16;
+    }
+  }
+  const std::vector<DeviceChunk>& chunks() const { return chunks_; }
+
+ private:
+  struct alignas(16) Block {
+    char bytes[16];
+  };
+  std::vector<Block> bytes_;
+  std::vector<DeviceChunk> chunks_;
+};
+
+// A port of another machine: it cannot be reached.
+class FarPort final : public TransferPort {
+ public:
+  TransferHello hello() const override { return {"elsewhere", "another device", 0, {}}; }
+  absl::StatusOr<std::string> NewUniqueId() override { return absl::UnimplementedError("none"); }
+  absl::StatusOr<std::unique_ptr<FrameReceiver>> Join(const TransferPlan&, Deadline,
+                                                      std::function<bool()>) override {
+    return absl::UnimplementedError("none");
+  }
+  absl::StatusOr<std::unique_ptr<FrameSender>> Lead(const TransferPlan&, Deadline,
+                                                    std::function<bool()>) override {
+    return absl::UnimplementedError("none");
+  }
+};
+
+struct Carried {
+  explicit Carried(uint64_t seed) : served(seed) {
+    auto started = TransferLead::Start(served.connect(), MakeLocalTransferPort(), {});
+    REQUIRE_OK(started);
+    lead = *std::move(started);
+    served.carry = [this](TransactionNumber transaction, const std::vector<std::string>& chunks) {
+      arena = std::make_unique<Arena>(chunks);
+      sent = Send(transaction, arena->chunks());
+    };
+  }
+  absl::Status Send(TransactionNumber transaction, const std::vector<DeviceChunk>& chunks) {
+    return lead->Send(transaction, chunks, Deadline::After(5 * kSecond));
+  }
+  static void Reach(TestInstance& instance) {
+    for (auto& rank : instance.ranks) rank->options.transfer = MakeLocalTransferPort();
+  }
+
+  ServedModel served;
+  std::unique_ptr<Arena> arena;
+  std::unique_ptr<TransferLead> lead;
+  absl::Status sent;
+};
+
+}  // namespace
+
+TEST_CASE("chunks come past the server to those that can be reached, and are served alike") {
+  Carried carried(TestSeed("carried"));
+  ServedModel& served = carried.served;
+  TestInstance near(served, "near", 2);
+  TestInstance far(served, "far", 1);
+  TestInstance plain(served, "plain", 1);
+  Carried::Reach(near);
+  far.ranks[0]->options.transfer = std::make_shared<FarPort>();
+  near.Start();
+  far.Start();
+  plain.Start();
+  for (TestInstance* instance : {&near, &far, &plain}) instance->AwaitServing(0);
+  REQUIRE_OK(carried.lead->AwaitRanks(2, Deadline::After(10 * kSecond)));
+  v1::Decision decision;
+  for (uint64_t version = 1; version <= 3; ++version) {
+    REQUIRE(served
+                .Publish(std::to_string(version),
+                         served.Changed(served.versions.at(version - 1), 0.2), &decision)
+                .ok());
+    REQUIRE_OK(carried.sent);
+    for (TestInstance* instance : {&near, &far, &plain}) {
+      instance->AwaitServing(version);
+      instance->RequireHolds(served.versions.at(version));
+    }
+  }
+  for (auto& rank : near.ranks) {
+    INFO(rank->log());
+    REQUIRE(WaitUntil([&] { return rank->worker().status().carried_bytes > 0; }));
+  }
+  REQUIRE(far.ranks[0]->worker().status().carried_bytes == 0);
+  REQUIRE(WaitUntil([&] { return carried.lead->status().ranks.size() == 3; }));
+  const TransferLeadStatus status = carried.lead->status();
+  REQUIRE(status.ranks[0].name == "far/0");
+  REQUIRE(status.ranks[0].route == TransferRoute::kService);
+  // A rank that comes later is in the next group.
+  TestInstance late(served, "late", 1);
+  Carried::Reach(late);
+  late.Start();
+  late.AwaitServing(3);
+  REQUIRE_OK(carried.lead->AwaitRanks(3, Deadline::After(10 * kSecond)));
+  REQUIRE(served.Publish("4", served.Changed(served.versions.at(3), 0.2), &decision).ok());
+  REQUIRE_OK(carried.sent);
+  late.AwaitServing(4);
+  late.RequireHolds(served.versions.at(4));
+  REQUIRE(WaitUntil([&] { return late.ranks[0]->worker().status().carried_bytes > 0; }));
+}
+
+TEST_CASE("A18 chunks that do not come, or come damaged, are fetched from the server") {
+  Carried carried(TestSeed("carried damage"));
+  ServedModel& served = carried.served;
+  TestInstance near(served, "near", 2);
+  Carried::Reach(near);
+  near.Start();
+  near.AwaitServing(0);
+  REQUIRE_OK(carried.lead->AwaitRanks(2, Deadline::After(10 * kSecond)));
+  v1::Decision decision;
+  SECTION("none are sent, and the publisher gives the group up") {
+    served.carry = [&](TransactionNumber, const std::vector<std::string>&) {
+      carried.lead.reset();
+    };
+  }
+  SECTION("a byte is another") {
+    served.carry = [&](TransactionNumber transaction, std::vector<std::string> chunks) {
+      chunks.back()[chunks.back().size() / 2] ^= 1;
+      carried.arena = std::make_unique<Arena>(chunks);
+      carried.sent = carried.Send(transaction, carried.arena->chunks());
+    };
+  }
+  SECTION("half of them are sent") {
+    served.carry = [&](TransactionNumber transaction, std::vector<std::string> chunks) {
+      chunks.resize(chunks.size() / 2);
+      carried.arena = std::make_unique<Arena>(chunks);
+      carried.sent = carried.Send(transaction, carried.arena->chunks());
+    };
+  }
+  SECTION("they are of another transaction") {
+    served.carry = [&](TransactionNumber transaction, std::vector<std::string> chunks) {
+      for (std::string& chunk : chunks) {
+        ReplaceHeader(TransactionNumber(transaction.value() + 1), 0, &chunk);
+      }
+      carried.arena = std::make_unique<Arena>(chunks);
+      carried.sent = carried.Send(transaction, carried.arena->chunks());
+    };
+  }
+  REQUIRE(served.Publish("1", served.Changed(served.versions.at(0), 0.2), &decision).ok());
+  near.AwaitServing(1);
+  near.RequireHolds(served.versions.at(1));
+  // Without anybody being taken out of service.
+  for (auto& rank : near.ranks) {
+    INFO(rank->log());
+    REQUIRE(rank->log().find("event=out") == std::string::npos);
+  }
+  // Whatever it was, the next one is whole.
+  served.carry = nullptr;
+  const uint64_t head = near.ranks[0]->worker().status().version->version.value();
+  REQUIRE(served.Publish("next", served.Changed(served.versions.at(head), 0.1), &decision).ok());
+  const uint64_t last = decision.version().version();
+  near.AwaitServing(last);
+  near.RequireHolds(served.versions.at(last));
+}
+
+TEST_CASE(
+    "D04 a second publisher is refused by name, and takes its place when the first has gone") {
+  Carried carried(TestSeed("carried twice"));
+  TestInstance near(carried.served, "near", 1);
+  Carried::Reach(near);
+  near.Start();
+  REQUIRE_OK(carried.lead->AwaitRanks(1, Deadline::After(10 * kSecond)));
+  auto second = TransferLead::Start(carried.served.connect(), MakeLocalTransferPort(), {});
+  REQUIRE_OK(second);
+  REQUIRE(WaitUntil([&] {
+    return (*second)->status().error.find("one publisher at a time") != std::string::npos;
+  }));
+  carried.lead.reset();
+  REQUIRE_OK((*second)->AwaitRanks(1, Deadline::After(10 * kSecond)));
+  // After a restart of the server everybody finds together again, under a later epoch.
+  const uint64_t before = (*second)->status().epoch;
+  carried.served.StopServer();
+  carried.served.StartServer();
+  REQUIRE(WaitUntil([&] { return (*second)->status().epoch > before; }));
+}
+
+}  // namespace wstore::testing

@@ -1,0 +1,30 @@
+// A thread's device for the time of one call, and then the one that it had before.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "common/status_macros.h"
+#include "transfer/cuda/runtime.h"
+
+namespace wstore::nccl {
+
+inline absl::StatusOr<int> CurrentDevice() {
+  int device = 0;
+  RETURN_IF_ERROR(WSTORE_CUDA(cudaGetDevice(&device)));
+  return device;
+}
+
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device) {
+    (void)WSTORE_CUDA(cudaGetDevice(&before_));
+    if (before_ != device) (void)WSTORE_CUDA(cudaSetDevice(device));
+  }
+  ~DeviceScope() { (void)WSTORE_CUDA(cudaSetDevice(before_)); }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+}  // namespace wstore::nccl
