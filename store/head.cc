@@ -138,7 +138,7 @@ absl::Status StoreImpl::CheckPromote(const VersionInfo& target, const HeadInfo& 
     why = absl::StrCat("publishing is on hold (", hold->reason, "); 'wstore resume' releases it");
   }
   if (why.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("promotion refused: ", why));
+  return absl::FailedPreconditionError(absl::StrCat("promotion or rollout refused: ", why));
 }
 
 absl::StatusOr<CommitResult> StoreImpl::Promote(VersionId version) {

@@ -245,6 +245,30 @@ absl::StatusOr<Decision> Client::Promote(const MoveOptions& options, Deadline de
   });
 }
 
+absl::StatusOr<Decision> Client::Rollout(const MoveOptions& options,
+                                         const std::vector<std::string>& instances,
+                                         Deadline deadline) {
+  v1::RolloutRequest request;
+  request.set_id(client::IdOrRandom(options.transaction_id));
+  request.set_version(options.version);
+  request.mutable_instances()->Assign(instances.begin(), instances.end());
+  request.set_message(options.message);
+  request.set_actor(actor_);
+  return client::Decide(*connection_, request.id(), deadline, [&](v1::Decision* decision) {
+    return connection_->Call(&Stub::Rollout, request, decision, deadline);
+  });
+}
+
+absl::StatusOr<Decision> Client::Revert(const MoveOptions& options, Deadline deadline) {
+  v1::RevertRequest request;
+  request.set_id(client::IdOrRandom(options.transaction_id));
+  request.set_message(options.message);
+  request.set_actor(actor_);
+  return client::Decide(*connection_, request.id(), deadline, [&](v1::Decision* decision) {
+    return connection_->Call(&Stub::Revert, request, decision, deadline);
+  });
+}
+
 absl::StatusOr<ServedHead> Client::SetHold(bool hold, const std::string& reason,
                                            Deadline deadline) {
   v1::SetHoldRequest request;

@@ -281,6 +281,7 @@ void Fleet::CommitRecord(const LiveRecord& record, const std::string& why) {
   if (status.ok()) Ended(why, "committed", record.duration_micros);
   if (status.ok() && !record.sync) {
     report(RecordOutcome::kAppended, status);
+    AtStep("syncing");
     status = live_.Sync();
     // Without knowing, it is as unknown as any write that failed.
     return report(status.ok() ? RecordOutcome::kDurable : RecordOutcome::kUnknown, status);

@@ -38,11 +38,12 @@ class Fleet {
     std::string actor;  // of the server itself
     // One line each, without a newline. From any thread; empty: nowhere.
     std::function<void(const std::string&)> log;
-    // Told of every transaction that ends: "publish", "rollback" or "promote"; "committed",
-    // "aborted" or "refused"; and how long it took. From any thread; empty: nobody.
+    // Told of every transaction that ends: "publish", "rollback", "rollout", "promote" or "revert";
+    // "committed", "aborted" or "refused"; and how long it took. From any thread; empty: nobody.
     std::function<void(std::string_view why, std::string_view outcome, int64_t micros)> ended;
-    // "reserving", "completing", "applying", "recording", "recorded", "answering": before each is
-    // done, of every transaction. For tests of faults: it may stop the process.
+    // "reserving", "completing", "applying", "recording", "recorded", "answering", and "syncing" of
+    // one that is answered before that: before each is done, of every transaction. For tests of
+    // faults: it may stop the process, or never return.
     std::function<void(std::string_view)> on_step;
     Clock* clock = nullptr;  // null: the system's
   };
@@ -70,8 +71,8 @@ class Fleet {
   void AwaitTransaction(TransactionNumber transaction, AnswerFn done);
 
   void Rollback(BeginRollback request, AnswerFn done);
-  void Promote(const std::string& id, const std::string& version, const Caller& caller,
-               AnswerFn done);
+  // Tries a candidate out, makes it head, or ends the trial.
+  void Move(MoveCandidate request, AnswerFn done);
   void SetHold(bool hold, const std::string& reason, const Caller& caller, StatusFn done);
   void Evict(const std::string& instance, StatusFn done);
   // After a write past the fleet that did not end well: reopens the journal, if that must be.
@@ -181,8 +182,8 @@ class Fleet {
   bool IsOpen(const std::string& id) const;
   void BeginNow(const BeginPublish& request, const AnswerFn& done);
   void RollbackNow(const BeginRollback& request, const AnswerFn& done);
-  void PromoteNow(const std::string& id, const std::string& version, const Caller& caller,
-                  const AnswerFn& done);
+  void MoveNow(const MoveCandidate& request, const AnswerFn& done);
+  absl::Status CheckMove(const MoveCandidate& request, VersionId to) const;
   bool AnsweredFromStore(const protocol::StartTransaction& start, const Waiter& waiter);
   void StartNow(protocol::StartTransaction start, Waiter waiter, Details details);
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "store/service/fleet.h"
 #include "store/service/live_events.h"
@@ -81,7 +82,8 @@ bool Fleet::AnsweredFromStore(const StartTransaction& start, const Waiter& waite
   if (!outcome) return false;
   const bool other_content =
       start.content && outcome->patch_digest && *start.content != *outcome->patch_digest;
-  const bool other_target = !MakesVersion(start.kind) && outcome->to.version != start.to.version;
+  const bool other_target = !MakesVersion(start.kind) && start.kind != TransactionKind::kRevert &&
+                            outcome->to.version != start.to.version;
   if (FromLive(outcome->kind) != start.kind || other_content || other_target) {
     Refuse(waiter, absl::AlreadyExistsError(absl::StrCat(
                        "the id '", start.id, "' was used for a ",
@@ -218,33 +220,52 @@ void Fleet::RollbackNow(const BeginRollback& request, const AnswerFn& done) {
   StartNow(std::move(start), std::move(waiter), std::move(details));
 }
 
-void Fleet::Promote(const std::string& id, const std::string& version, const Caller& caller,
-                    AnswerFn done) {
-  Enter(done, [this, id, version, caller, done] { PromoteNow(id, version, caller, done); });
+void Fleet::Move(MoveCandidate request, AnswerFn done) {
+  Enter(done, [this, request = std::move(request), done] { MoveNow(request, done); });
 }
 
-void Fleet::PromoteNow(const std::string& id, const std::string& version, const Caller& caller,
-                       const AnswerFn& done) {
-  Waiter waiter{done, "promote", id, std::nullopt, caller, now()};
+absl::Status Fleet::CheckMove(const MoveCandidate& request, VersionId to) const {
+  if (request.kind == TransactionKind::kRevert) return absl::OkStatus();
+  RETURN_IF_ERROR(live_.CheckPromote(to));
+  std::vector<std::string> absent;
+  for (const std::string& name : request.instances) {
+    if (!state_.instances.contains(name)) absent.push_back(name);
+  }
+  if (absent.empty()) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("rollout refused: there is no instance ",
+                                          absl::StrJoin(absent, ", "), "; 'wstore workers' lists ",
+                                          "those that there are"));
+}
+
+void Fleet::MoveNow(const MoveCandidate& request, const AnswerFn& done) {
+  const std::string why(protocol::TransactionKindName(request.kind));
+  Waiter waiter{done, why, request.id, std::nullopt, request.caller, now()};
   StartTransaction start;
-  start.id = id;
-  start.kind = TransactionKind::kPromote;
+  start.id = request.id;
+  start.kind = request.kind;
+  start.instances = request.instances;
   const std::shared_ptr<Store> store = live_.store();
   if (CanLook() && store != nullptr) {
-    const absl::StatusOr<VersionId> to = store->Resolve(version);
-    if (!to.ok()) return Refuse(waiter, to.status());
-    const absl::StatusOr<VersionInfo> info = store->version(*to);
-    if (!info.ok()) return Refuse(waiter, info.status());
-    waiter.to = *to;
-    start.to = {MoveNumber(), *to, info->chain_digest};
-    if (!IsOpen(id)) {
+    if (request.kind == TransactionKind::kRevert) {
+      start.to = state_.head().head;
+    } else {
+      const absl::StatusOr<VersionId> to = store->Resolve(request.version);
+      if (!to.ok()) return Refuse(waiter, to.status());
+      const absl::StatusOr<VersionInfo> info = store->version(*to);
+      if (!info.ok()) return Refuse(waiter, info.status());
+      waiter.to = *to;
+      start.to = {MoveNumber(), *to, info->chain_digest};
+    }
+    if (!IsOpen(request.id)) {
       if (AnsweredFromStore(start, waiter)) return;
-      const absl::Status status = live_.CheckPromote(*to);
+      const absl::Status status = CheckMove(request, start.to.version);
       if (!status.ok()) return Refuse(waiter, status);
       start.parent = state_.head().head;
     }
   }
-  StartNow(std::move(start), std::move(waiter), Details());
+  Details details;
+  details.message = request.message;
+  StartNow(std::move(start), std::move(waiter), std::move(details));
 }
 
 void Fleet::SetHold(bool hold, const std::string& reason, const Caller& caller, StatusFn done) {

@@ -57,6 +57,16 @@ struct BeginPublish {
   Caller caller;
 };
 
+// A move that a candidate is concerned in.
+struct MoveCandidate {
+  protocol::TransactionKind kind = protocol::TransactionKind::kPromote;  // or kRollout, kRevert
+  std::string id;
+  std::string version;                 // not for kRevert
+  std::vector<std::string> instances;  // kRollout: that shall serve it
+  std::string message;
+  Caller caller;
+};
+
 struct BeginRollback {
   std::string id;
   std::string to;  // a version or a tag

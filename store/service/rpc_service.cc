@@ -1,4 +1,4 @@
-// Calls with one request and one response.
+// Calls that publish or look, with one request and one response.
 #include "store/service/rpc_service.h"
 
 #include <grpcpp/alarm.h>
@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "store/service/rpc_call.h"
 
 namespace wstore::service {
 namespace {
@@ -17,10 +18,6 @@ constexpr size_t kLaneTasks = 4096;
 // What is known by then is answered before the deadline.
 constexpr auto kAnswerBefore = std::chrono::milliseconds(500);
 constexpr auto kFiguresWait = std::chrono::seconds(2);
-
-absl::Status Reopening() {
-  return absl::UnavailableError("the journal is being reopened; try again");
-}
 
 }  // namespace
 
@@ -34,46 +31,6 @@ std::string PeerNames::Find(const std::string& connection) const {
   const auto found = names_.find(connection);
   return found != names_.end() ? found->second : connection;
 }
-
-// Copies of one call share it; whoever has the answer ends it.
-class RpcService::Call {
- public:
-  Call(RpcService& service, Context* context, const char* method)
-      : service_(service),
-        reactor_(context->DefaultReactor()),
-        method_(method),
-        peer_(service.PeerOf(*context)),
-        begun_(SystemClock().NowMonotonicMicros()) {
-    if (context->deadline() == std::chrono::system_clock::time_point::max()) {
-      Finish(absl::InvalidArgumentError("a call without a deadline; set one"));
-    }
-  }
-
-  bool finished() const { return finished_; }
-  Unary* reactor() const { return reactor_; }
-
-  void Finish(const absl::Status& status) {
-    if (finished_) return;
-    finished_ = true;
-    const int64_t micros = SystemClock().NowMonotonicMicros() - begun_;
-    std::string line =
-        absl::StrCat("level=info event=call method=", method_, " peer=\"", peer_,
-                     "\" code=", static_cast<int>(status.code()), " duration_ms=", micros / 1000);
-    if (!status.ok()) {
-      absl::StrAppend(&line, " error=\"", status.message().substr(0, 512), "\"");
-    }
-    service_.Log(line);
-    reactor_->Finish(ToGrpc(status, service_.HeadNow()));
-  }
-
- private:
-  RpcService& service_;
-  Unary* const reactor_;
-  const char* const method_;
-  const std::string peer_;
-  const int64_t begun_;
-  bool finished_ = false;
-};
 
 RpcService::RpcService(LiveStore& live, Fleet& fleet, const PeerNames& peers,
                        const RpcLimits& limits, std::function<void(const std::string&)> log)
@@ -216,113 +173,6 @@ RpcService::Unary* RpcService::Ask(Context* context, const v1::AskRequest* reque
     if (answer.status.ok()) *response = ToProto(answer, HeadOf(answer.head));
     call->Finish(answer.status);
   });
-  return call->reactor();
-}
-
-RpcService::Unary* RpcService::Rollback(Context* context, const v1::RollbackRequest* request,
-                                        v1::Decision* response) {
-  auto call = std::make_shared<Call>(*this, context, "Rollback");
-  if (call->finished()) return call->reactor();
-  if (const absl::Status text = CheckText("message", request->message(), kMaxTextBytes);
-      !text.ok()) {
-    call->Finish(text);
-    return call->reactor();
-  }
-  if (request->dry_run()) {
-    const std::shared_ptr<wstore::Store> store = live_.store();
-    absl::StatusOr<VersionId> to = Reopening();
-    if (store != nullptr) to = store->Resolve(request->version());
-    if (to.ok()) {
-      FleetAnswer answer;
-      answer.kind = protocol::AnswerKind::kUnchanged;
-      answer.to.version = *to;
-      answer.to.chain_digest = store->version(*to)->chain_digest;
-      *response = ToProto(answer, HeadNow());
-    }
-    call->Finish(to.status());
-    return call->reactor();
-  }
-  fleet_.Rollback({request->id(), request->version(), request->message(), request->force(),
-                   CallerOf(*context, request->actor())},
-                  [this, call, response](const FleetAnswer& answer) {
-                    if (answer.status.ok()) *response = ToProto(answer, HeadOf(answer.head));
-                    call->Finish(answer.status);
-                  });
-  return call->reactor();
-}
-
-RpcService::Unary* RpcService::Promote(Context* context, const v1::PromoteRequest* request,
-                                       v1::Decision* response) {
-  auto call = std::make_shared<Call>(*this, context, "Promote");
-  if (call->finished()) return call->reactor();
-  fleet_.Promote(request->id(), request->version(), CallerOf(*context, request->actor()),
-                 [this, call, response](const FleetAnswer& answer) {
-                   if (answer.status.ok()) *response = ToProto(answer, HeadOf(answer.head));
-                   call->Finish(answer.status);
-                 });
-  return call->reactor();
-}
-
-RpcService::Unary* RpcService::SetHold(Context* context, const v1::SetHoldRequest* request,
-                                       v1::SetHoldResponse* response) {
-  auto call = std::make_shared<Call>(*this, context, "SetHold");
-  if (call->finished()) return call->reactor();
-  if (const absl::Status text = CheckText("reason", request->reason(), kMaxTextBytes); !text.ok()) {
-    call->Finish(text);
-    return call->reactor();
-  }
-  fleet_.SetHold(request->hold(), request->reason(), CallerOf(*context, request->actor()),
-                 [this, call, response](const absl::Status& status) {
-                   *response->mutable_head() = HeadNow();
-                   call->Finish(status);
-                 });
-  return call->reactor();
-}
-
-RpcService::Unary* RpcService::Mark(Context* context, const v1::MarkRequest* request,
-                                    v1::MarkResponse*) {
-  auto call = std::make_shared<Call>(*this, context, "Mark");
-  if (call->finished()) return call->reactor();
-  const Caller caller = CallerOf(*context, request->actor());
-  InLane(call, [this, call, request, caller] {
-    const auto mark = [&]() -> absl::Status {
-      RETURN_IF_ERROR(CheckText("reason", request->reason(), kMaxTextBytes));
-      const std::shared_ptr<wstore::Store> store = live_.store();
-      if (store == nullptr) return Reopening();
-      ASSIGN_OR_RETURN(const VersionId version, store->Resolve(request->version()));
-      return live_.SetMark(version, request->bad(), request->reason(), caller);
-    };
-    const absl::Status status = mark();
-    if (absl::IsUnknown(status)) fleet_.CheckJournal();
-    call->Finish(status);
-  });
-  return call->reactor();
-}
-
-RpcService::Unary* RpcService::Tag(Context* context, const v1::TagRequest* request,
-                                   v1::TagResponse*) {
-  auto call = std::make_shared<Call>(*this, context, "Tag");
-  if (call->finished()) return call->reactor();
-  const Caller caller = CallerOf(*context, request->actor());
-  InLane(call, [this, call, request, caller] {
-    const auto tag = [&]() -> absl::Status {
-      const std::shared_ptr<wstore::Store> store = live_.store();
-      if (store == nullptr) return Reopening();
-      ASSIGN_OR_RETURN(const VersionId version, store->Resolve(request->version()));
-      return live_.SetTag(request->name(), version, caller);
-    };
-    const absl::Status status = tag();
-    if (absl::IsUnknown(status)) fleet_.CheckJournal();
-    call->Finish(status);
-  });
-  return call->reactor();
-}
-
-RpcService::Unary* RpcService::Evict(Context* context, const v1::EvictRequest* request,
-                                     v1::EvictResponse*) {
-  auto call = std::make_shared<Call>(*this, context, "Evict");
-  if (call->finished()) return call->reactor();
-  fleet_.Evict(request->instance(), [call](const absl::Status& status) { call->Finish(status); });
   return call->reactor();
 }
 

@@ -81,6 +81,10 @@ class RpcService final : public v1::Store::CallbackService {
                   v1::Decision* response) override;
   Unary* Promote(Context* context, const v1::PromoteRequest* request,
                  v1::Decision* response) override;
+  Unary* Rollout(Context* context, const v1::RolloutRequest* request,
+                 v1::Decision* response) override;
+  Unary* Revert(Context* context, const v1::RevertRequest* request,
+                v1::Decision* response) override;
   Unary* SetHold(Context* context, const v1::SetHoldRequest* request,
                  v1::SetHoldResponse* response) override;
   Unary* Mark(Context* context, const v1::MarkRequest* request,
@@ -145,6 +149,8 @@ class RpcService final : public v1::Store::CallbackService {
 
   // What may block; refused if too much is waiting.
   void InLane(const std::shared_ptr<Call>& call, std::function<void()> task);
+  void MoveCandidateFor(const std::shared_ptr<Call>& call, MoveCandidate move,
+                        v1::Decision* response);
   Caller CallerOf(const Context& context, const std::string& actor) const;
 
   LiveStore& live_;

@@ -144,11 +144,12 @@ class ServedModel {
 
   // Begins, sends and awaits the decision.
   grpc::Status Publish(const std::string& id, const NaiveTensors& to, v1::Decision* decision,
-                       v1::Policy policy = v1::POLICY_ALL) {
+                       v1::Policy policy = v1::POLICY_ALL, bool candidate = false) {
     v1::BeginRequest begin;
     begin.set_id(id);
     begin.set_policy(policy);
     begin.set_carried(carry != nullptr);
+    begin.set_candidate(candidate);
     v1::BeginResponse begun;
     grpc::Status status;
     // After a decision the instances may still be on their way to it.

@@ -4,6 +4,7 @@
 
 #include "tests/support/random.h"
 #include "tests/unit/worker/served_model.h"
+#include "wstore/client.h"
 
 namespace wstore::testing {
 namespace {
@@ -120,6 +121,73 @@ TEST_CASE(
   bare.AwaitServing(5);
   bare.RequireHolds(served.versions.at(5));
   REQUIRE(bare.ranks[1]->events().empty());
+}
+
+TEST_CASE("a candidate is tried out on one instance, taken back, tried again, and made head") {
+  ServedModel served(TestSeed("worker trial"));
+  TestInstance blue(served, "blue", 1);
+  TestInstance green(served, "green", 2);
+  blue.Start();
+  green.Start();
+  blue.AwaitServing(0);
+  green.AwaitServing(0);
+  const auto connected = Client::Connect(served.connect(), "operator");
+  REQUIRE_OK(connected);
+  const auto& client = *connected;
+  const auto soon = [] { return Deadline::After(20'000'000); };
+  const NaiveTensors next = served.Changed(served.versions.at(0), 0.05);
+  v1::Decision decision;
+  REQUIRE(served.Publish("candidate", next, &decision, v1::POLICY_ALL, /*candidate=*/true).ok());
+  REQUIRE(decision.move() == 0);
+  const MoveOptions first = {"v1", "trial", "on one", false, false};
+
+  REQUIRE_ERROR(client->Revert({"", "nothing", "", false, false}, soon()),
+                absl::StatusCode::kFailedPrecondition, "no candidate is being tried out");
+  REQUIRE_ERROR(client->Rollout(first, {"green", "red", "grey"}, soon()),
+                absl::StatusCode::kNotFound, "red, grey");
+  REQUIRE_ERROR(client->Rollout(first, {}, soon()), absl::StatusCode::kInvalidArgument, "1 to ");
+  REQUIRE_ERROR(client->Rollout({"v0", "", "", false, false}, {"green"}, soon()),
+                absl::StatusCode::kFailedPrecondition, "v0 is not a candidate");
+
+  const auto tried = client->Rollout(first, {"green"}, soon());
+  REQUIRE_OK(tried);
+  REQUIRE(tried->version == VersionId(1));
+  green.AwaitServing(1);
+  blue.AwaitServing(0);
+  green.RequireHolds(next);
+  blue.RequireHolds(served.versions.at(0));
+  REQUIRE(client->Head(soon())->head.version == VersionId(0));
+  REQUIRE(client->Rollout(first, {"green"}, soon())->outcome == CommitResult::Outcome::kRepeated);
+  const grpc::Status held = served.Publish("beside", next, &decision);
+  REQUIRE(held.error_code() == grpc::FAILED_PRECONDITION);
+  REQUIRE(held.error_message().find("v1 is being tried out on 1 instance") != std::string::npos);
+
+  // The trial outlives the server.
+  served.StopServer();
+  served.StartServer();
+  green.AwaitServing(1);
+  blue.AwaitServing(0);
+  REQUIRE_OK(client->Revert({"", "back", "no good", false, false}, soon()));
+  green.AwaitServing(0);
+  green.RequireHolds(served.versions.at(0));
+
+  REQUIRE_OK(client->Rollout({"v1", "again", "", false, false}, {"blue"}, soon()));
+  blue.AwaitServing(1);
+  REQUIRE_OK(client->Promote({"v1", "promote", "", false, false}, soon()));
+  blue.AwaitServing(1);
+  green.AwaitServing(1);
+  green.RequireHolds(next);
+  blue.RequireHolds(next);
+  REQUIRE(client->Head(soon())->head.version == VersionId(1));
+  std::vector<std::string> why;
+  const auto moves = client->Moves(SIZE_MAX, soon());
+  REQUIRE_OK(moves);
+  for (const MoveInfo& move : *moves) {
+    if (move.outcome == "committed") why.push_back(move.why);
+  }
+  REQUIRE(why == std::vector<std::string>{"promote", "rollout", "revert", "rollout"});
+  blue.RequireNoFault();
+  green.RequireNoFault();
 }
 
 TEST_CASE("weights that are changed on purpose, given away or placed anew are proved again") {

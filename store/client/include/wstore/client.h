@@ -100,6 +100,12 @@ class Client {
   //   kFailedPrecondition: marked bad; not a candidate; a record that is being written
   absl::StatusOr<Decision> Rollback(const MoveOptions& options, Deadline deadline);
   absl::StatusOr<Decision> Promote(const MoveOptions& options, Deadline deadline);
+  // Tries a candidate out: these instances serve it, and all others stay at head, until it is
+  // promoted, reverted or rolled back. Meanwhile publishing is refused.
+  absl::StatusOr<Decision> Rollout(const MoveOptions& options,
+                                   const std::vector<std::string>& instances, Deadline deadline);
+  // Ends the trial: its instances go back to head. `options` names no version.
+  absl::StatusOr<Decision> Revert(const MoveOptions& options, Deadline deadline);
   absl::StatusOr<ServedHead> SetHold(bool hold, const std::string& reason, Deadline deadline);
   absl::Status Mark(const std::string& version, bool bad, const std::string& reason,
                     Deadline deadline);
