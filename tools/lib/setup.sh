@@ -10,7 +10,7 @@ readonly build_packages=(
   nlohmann-json3-dev libcli11-dev prometheus-cpp-dev catch2
 )
 # What checking needs beyond that.
-readonly check_packages=(git python3-venv clang-format clang-tidy spin iproute2 iptables)
+readonly check_packages=(git python3-venv clang-format clang-tidy spin iproute2 iptables openssl)
 
 # As many compilers at a time as there are cores and memory (1.5 GiB each) for.
 jobs=$(nproc)

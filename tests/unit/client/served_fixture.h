@@ -41,8 +41,9 @@ inline MemoryTensors InMemory(const Manifest& manifest, const NaiveTensors& tens
   return memory;
 }
 
-// Publishes versions of one element each, in this process.
-inline void CommitManyVersions(StoreFixture& fixture, int64_t count) {
+// Publishes versions of one element each, in this process. Each is made on the one before, which
+// takes the longer the more there are; candidates are all made on head.
+inline void CommitManyVersions(StoreFixture& fixture, int64_t count, bool candidates = false) {
   const uint8_t value = 1;
   for (int64_t i = 0; i < count; ++i) {
     TensorPatch patch;
@@ -52,7 +53,9 @@ inline void CommitManyVersions(StoreFixture& fixture, int64_t count) {
     patch.indices = {&i, 1};
     patch.values = {&value, 1};
     patch.form = TensorPatch::Form::kXor;
-    auto transaction = fixture.store().Begin({});
+    BeginOptions begin;
+    begin.candidate = candidates;
+    auto transaction = fixture.store().Begin(begin);
     REQUIRE_OK(transaction);
     REQUIRE_OK((*transaction)->Add({patch}));
     REQUIRE_OK((*transaction)->Commit());
