@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <set>
@@ -23,8 +24,19 @@ namespace wstore::testing {
 constexpr int64_t kSecond = 1'000'000;
 constexpr int64_t kWait = 30 * kSecond;
 constexpr size_t kRanks = 4;
+constexpr int kNotFound = 4;
 constexpr int kUnavailable = 6;
 constexpr int kAborted = 7;
+
+// The most memory that a process has had.
+inline uint64_t PeakBytes(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stoull(line.substr(6)) * 1024;
+  }
+  FAIL("process " << pid << " is gone");
+  return 0;
+}
 
 // A fleet that lives through one scenario after another.
 class FaultFixture {
@@ -63,6 +75,7 @@ class FaultFixture {
   }
 
   LocalFleet& fleet() { return *fleet_; }
+  const LocalFleet& fleet() const { return *fleet_; }
   std::string Head() {
     auto status = fleet_->Must({"status"});
     REQUIRE_OK(status);
@@ -83,10 +96,12 @@ class FaultFixture {
     return path;
   }
 
-  std::unique_ptr<ChildProcess> StartPublish(const std::string& checkpoint, const std::string& id) {
-    auto process =
-        fleet_->StartAs("trainer", {"--timeout", "8s", "publish", "--from", checkpoint, "--id", id},
-                        "publish-" + id);
+  std::unique_ptr<ChildProcess> StartPublish(const std::string& checkpoint, const std::string& id,
+                                             const std::vector<std::string>& more_arguments = {}) {
+    std::vector<std::string> arguments = {"--timeout", "8s",   "publish", "--from",
+                                          checkpoint,  "--id", id};
+    arguments.insert(arguments.end(), more_arguments.begin(), more_arguments.end());
+    auto process = fleet_->StartAs("trainer", arguments, "publish-" + id);
     REQUIRE_OK(process);
     return *std::move(process);
   }

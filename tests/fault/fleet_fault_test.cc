@@ -3,13 +3,14 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <fstream>
+#include <filesystem>
 #include <random>
 #include <set>
 #include <thread>
 
 #include "tests/fault/fault_fixture.h"
 #include "tests/fault/proxy.h"
+#include "tests/support/process.h"
 #include "tests/support/random.h"
 
 namespace wstore::testing {
@@ -114,19 +115,9 @@ TEST_CASE("Processes that are killed or stopped in the middle of a publish harm 
   RunScenarios(scenarios, random);
 }
 
-TEST_CASE("Every process at every step, killed and stopped", "[.][long]") {
+TEST_CASE("Every process at every step, killed and stopped", "[.][long][steps]") {
   std::mt19937_64 random(TestSeed("all fleet faults"));
   RunScenarios(AllScenarios(), random);
-}
-
-// The most memory that a process has had.
-uint64_t PeakBytes(pid_t pid) {
-  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind("VmHWM:", 0) == 0) return std::stoull(line.substr(6)) * 1024;
-  }
-  FAIL("process " << pid << " is gone");
-  return 0;
 }
 
 TEST_CASE("E03 a stopped rank is fenced once, then delays nobody, and catches up when it goes on") {
@@ -166,6 +157,51 @@ TEST_CASE("E03 a stopped rank is fenced once, then delays nobody, and catches up
   }
   fleet.rank("b", 0).Signal(SIGCONT);
   fixture.RequireWhole(ids);
+}
+
+TEST_CASE("An asynchronous publish that a power loss takes away is taken back by every rank") {
+  FaultFixture fixture;
+  LocalFleet& fleet = fixture.fleet();
+  fleet.server().Signal(SIGTERM);
+  REQUIRE(fleet.server().Wait(kWait) == 0);
+  REQUIRE_OK(fleet.StartServer({"--stop-at", "recording", "--hang-at", "syncing"}));
+  fixture.AwaitCurrent("v0");
+
+  const std::string checkpoint = fixture.NextCheckpoint();
+  const auto trainer = fixture.StartPublish(checkpoint, "async", {"--durability", "async"});
+  // All that is synced by now is what will be on the disk after the loss.
+  REQUIRE(fleet.server().WaitStopped(kWait));
+  const std::string disk = fleet.store_path() + "-disk";
+  REQUIRE(RunProcess({"cp", "-a", fleet.store_path(), disk}).exit_status == 0);
+  fleet.server().Signal(SIGCONT);
+  const std::optional<int> told = trainer->Wait(12 * kSecond);
+  const std::string answer = ReadFile(trainer->options().out_path);
+  INFO(answer);
+  REQUIRE(told == 0);
+  const nlohmann::json published = nlohmann::json::parse(answer);
+  REQUIRE(published["outcome"] == "served-not-durable");
+  REQUIRE(published["version"] == "v1");
+  fixture.AwaitCurrent("v1");
+  auto status = fleet.Must({"status"});
+  REQUIRE_OK(status);
+  REQUIRE((*status)["head"] == "v1");
+  REQUIRE((*status)["durable"] == "v0");
+
+  fleet.server().Signal(SIGKILL);
+  REQUIRE(fleet.server().Wait(kWait) == 128 + SIGKILL);
+  std::filesystem::remove_all(fleet.store_path());
+  std::filesystem::rename(disk, fleet.store_path());
+  REQUIRE_OK(fleet.StartServer());
+  fixture.AwaitCurrent("v0");
+  fixture.RequireWhole({});
+  // Whoever asks is told that it is not there; the same id may be used, and the number is burnt.
+  auto asked = fleet.Run({"tx", "show", "async"});
+  REQUIRE_OK(asked);
+  REQUIRE(asked->exit_status == kNotFound);
+  fixture.PublishUntilCommitted(checkpoint, "async");
+  fixture.RequireWhole({"async"});
+  REQUIRE(fixture.Head() == "v2");
+  fixture.RequireHeadIs(checkpoint);
 }
 
 // A port that is free now.

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <random>
 
 #include "tests/fault/fault_fixture.h"
@@ -110,7 +111,57 @@ TEST_CASE("A network that falls apart harms nothing") {
   fixture.CutOff({"trainer"}, random);
 }
 
-TEST_CASE("Networks that lose packets and fall apart, many times", "[.][long]") {
+// How often a rank has said that it stopped serving.
+size_t Pauses(const FaultFixture& fixture, const std::string& rank) {
+  std::ifstream log(fixture.fleet().log_path(rank));
+  size_t pauses = 0;
+  for (std::string line; std::getline(log, line);) {
+    pauses += line.find("\"event\":\"paused\"") != std::string::npos ? 1 : 0;
+  }
+  return pauses;
+}
+
+TEST_CASE("A cut off instance that serves without a lease keeps the fleet where it is") {
+  const auto namespaces = NetNamespaces::Create(kLeaves);
+  if (!namespaces.ok()) SKIP_TEST(namespaces.status().message());
+  NetworkFixture fixture(**namespaces);
+  LocalFleet& fleet = fixture.fleet();
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    REQUIRE_OK(fleet.StartRank("b", rank, {"--on-lost-lease", "serve"}));
+  }
+  for (uint32_t rank = 0; rank < 2; ++rank) REQUIRE_OK(fleet.AwaitServing("b", rank, kWait));
+  fixture.AwaitCurrent("v0");
+  const size_t pauses = Pauses(fixture, "b-0");
+  REQUIRE_OK((*namespaces)->SetLink("b", false));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // lease and skew are 0.7 s
+
+  // It cannot be fenced, so nobody goes on without it; and what it serves is known.
+  const std::string checkpoint = fixture.NextCheckpoint();
+  const auto trainer = fixture.StartPublish(checkpoint, "away");
+  const std::optional<int> told = trainer->Wait(12 * kSecond);
+  INFO(ReadFile(trainer->options().out_path));
+  REQUIRE((told == kAborted || told == kUnavailable));
+  REQUIRE(fixture.Head() == "v0");
+  auto workers = fleet.Must({"workers"});
+  REQUIRE_OK(workers);
+  INFO(workers->dump(1));
+  size_t may_serve = 0;
+  for (const nlohmann::json& worker : *workers) {
+    const bool is_away = worker["instance"] == "b";
+    REQUIRE(worker["may_serve_when_lost"] == is_away);
+    REQUIRE((worker["state"] == "lost") == is_away);
+    may_serve += is_away ? 1 : 0;
+  }
+  REQUIRE(may_serve == 2);
+  REQUIRE(Pauses(fixture, "b-0") == pauses);
+
+  REQUIRE_OK((*namespaces)->SetLink("b", true));
+  fixture.PublishUntilCommitted(checkpoint, "away");
+  fixture.RequireWhole({"away"});
+  fixture.RequireHeadIs(checkpoint);
+}
+
+TEST_CASE("Networks that lose packets and fall apart, many times", "[.][long][network]") {
   const auto namespaces = NetNamespaces::Create(kLeaves);
   if (!namespaces.ok()) SKIP_TEST(namespaces.status().message());
   std::mt19937_64 random(TestSeed("network faults, long"));

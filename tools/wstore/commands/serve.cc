@@ -79,8 +79,10 @@ class ServeCommand final : public Command {
         ->needs(certificate);
     verb->add_flag("--insecure-tcp", insecure_tcp_,
                    "Listen on TCP without TLS: whoever reaches the port may do everything");
-    // For tests of faults: the first time that it comes there, it stops as if by SIGSTOP.
+    // For tests of faults: the first time that it comes there, it stops as if by SIGSTOP; or the
+    // thread that comes there goes no further.
     verb->add_option("--stop-at", stop_at_)->group("");
+    verb->add_option("--hang-at", hang_at_)->group("");
     verb->footer(Examples({"wstore --store /stores/m serve",
                            "wstore serve --listen unix:/run/wstore/m.sock --lease 2s"}));
     return verb;
@@ -137,10 +139,11 @@ class ServeCommand final : public Command {
     options->listen = listen_;
     if (!tls_.certificate_chain.empty()) options->tls = tls_;
     options->insecure_tcp = insecure_tcp_;
-    if (!stop_at_.empty()) {
+    if (!stop_at_.empty() || !hang_at_.empty()) {
       auto stopped = std::make_shared<std::atomic<bool>>(false);
-      options->on_step = [wanted = stop_at_, stopped](std::string_view step) {
-        if (step == wanted && !stopped->exchange(true)) raise(SIGSTOP);
+      options->on_step = [stop = stop_at_, hang = hang_at_, stopped](std::string_view step) {
+        if (step == stop && !stopped->exchange(true)) raise(SIGSTOP);
+        while (step == hang) pause();
       };
     }
     options->log = [](const std::string& line) {
@@ -167,6 +170,7 @@ class ServeCommand final : public Command {
   service::TlsFiles tls_;
   bool insecure_tcp_ = false;
   std::string stop_at_;
+  std::string hang_at_;
 };
 
 }  // namespace
