@@ -216,6 +216,7 @@ v1::BeginRequest ToProto(const PublishOptions& options, const std::string& actor
   out.set_candidate(begin.candidate);
   out.set_force(begin.force);
   out.set_check_sums(options.check_sums);
+  out.set_carried(options.carried);
   out.set_actor(actor);
   return out;
 }

@@ -9,6 +9,7 @@
 #include "store/client/difference.h"
 #include "store/client/sending.h"
 #include "store/version/sums.h"
+#include "wstore/chunk.h"
 #include "wstore/client.h"
 
 namespace wstore {
@@ -50,8 +51,35 @@ class UploadImpl final : public Upload {
   const std::optional<Decision>& repeated() const override { return begun_.repeated; }
 
   absl::Status Add(absl::Span<const TensorPatch> patches) override {
-    if (builder_ != nullptr) return builder_->Add(patches);
+    if (builder_ != nullptr) {
+      has_patches_ = has_patches_ || !patches.empty();
+      return builder_->Add(patches);
+    }
     return absl::FailedPreconditionError("the content was sent; nothing can be added");
+  }
+
+  absl::Status SetChunks(std::vector<std::string> chunks, const Digest& digest) override {
+    if (builder_ == nullptr || has_patches_) {
+      return absl::FailedPreconditionError("there is content already; chunks are all of it");
+    }
+    EncodedSet set;
+    for (const std::string& chunk : chunks) {
+      ASSIGN_OR_RETURN(const ChunkView view, ChunkView::Parse(chunk, *manifest_));
+      const ChunkHeader& header = view.header();
+      if (header.transaction != begun_.transaction ||
+          header.key.contributor != options_.contributor) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("a chunk of transaction ", header.transaction.value(), ", contributor ",
+                         header.key.contributor, "; this is transaction ",
+                         begun_.transaction.value(), ", contributor ", options_.contributor));
+      }
+      set.elements += view.changed();
+    }
+    set.chunks = std::move(chunks);
+    set.digest = digest;
+    set_ = std::move(set);
+    builder_.reset();
+    return absl::OkStatus();
   }
 
   absl::Status Send(Deadline deadline, const DenseSource* old) override {
@@ -131,6 +159,7 @@ class UploadImpl final : public Upload {
   const PublishOptions options_;
   const client::Begun begun_;
   std::unique_ptr<PatchSetBuilder> builder_;  // until it is encoded
+  bool has_patches_ = false;
   EncodedSet set_;
   bool sent_ = false;
 };

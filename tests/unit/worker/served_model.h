@@ -219,7 +219,6 @@ class ServedModel {
   std::unique_ptr<service::Server> server;
   std::unique_ptr<v1::Store::Stub> stub;
 
- private:
   std::vector<std::string> Chunks(const NaiveTensors& from, const NaiveTensors& to,
                                   uint64_t transaction, PatchDigester* digester) {
     std::vector<std::string> chunks;
@@ -258,6 +257,7 @@ class ServedModel {
     return chunks;
   }
 
+ private:
   TempDir directory_;
   std::mt19937_64 random_;
   TestModel model_;

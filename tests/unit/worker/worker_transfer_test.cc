@@ -4,6 +4,7 @@
 #include "tests/support/random.h"
 #include "tests/unit/worker/served_model.h"
 #include "wstore/chunk_header.h"
+#include "wstore/client.h"
 #include "wstore/local_transfer.h"
 #include "wstore/transfer_lead.h"
 #include "wstore/worker.h"
@@ -178,6 +179,43 @@ TEST_CASE("A18 chunks that do not come, or come damaged, are fetched from the se
   const uint64_t last = decision.version().version();
   near.AwaitServing(last);
   near.RequireHolds(served.versions.at(last));
+}
+
+TEST_CASE("a trainer sends its chunks to the ranks, and copies of them to the store") {
+  Carried carried(TestSeed("carried upload"));
+  ServedModel& served = carried.served;
+  TestInstance near(served, "near", 2);
+  Carried::Reach(near);
+  near.Start();
+  near.AwaitServing(0);
+  REQUIRE_OK(carried.lead->AwaitRanks(2, Deadline::After(10 * kSecond)));
+  const auto client = Client::Connect(served.connect(), "trainer");
+  REQUIRE_OK(client);
+  PublishOptions options;
+  options.carried = true;
+  const Deadline deadline = Deadline::After(20 * kSecond);
+  const auto upload = (*client)->Begin(options, deadline);
+  REQUIRE_OK(upload);
+  const NaiveTensors next = served.Changed(served.versions.at(0), 0.2);
+  PatchDigester digester(served.manifest());
+  const std::vector<std::string> chunks =
+      served.Chunks(served.versions.at(0), next, (*upload)->transaction().value(), &digester);
+  std::vector<std::string> foreign = chunks;
+  ReplaceHeader((*upload)->transaction(), 1, &foreign.back());
+  const Digest digest = digester.Finish();
+  REQUIRE_ERROR((*upload)->SetChunks(foreign, digest), absl::StatusCode::kInvalidArgument,
+                "contributor 1; this is transaction");
+  const Arena arena(chunks);
+  REQUIRE_OK(carried.Send((*upload)->transaction(), arena.chunks()));
+  REQUIRE_OK((*upload)->SetChunks(chunks, digest));
+  REQUIRE_ERROR((*upload)->SetChunks(chunks, digest), absl::StatusCode::kFailedPrecondition,
+                "content already");
+  const auto decision = (*upload)->Commit(deadline);
+  REQUIRE_OK(decision);
+  REQUIRE(decision->version == VersionId(1));
+  near.AwaitServing(1);
+  near.RequireHolds(next);
+  for (auto& rank : near.ranks) REQUIRE(rank->worker().status().carried_bytes > 0);
 }
 
 TEST_CASE(

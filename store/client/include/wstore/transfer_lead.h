@@ -1,8 +1,9 @@
 // wstore::TransferLead: a publisher at the head of a transfer group.
 //
 //   ASSIGN_OR_RETURN(auto lead, wstore::TransferLead::Start(connect, port, {}));
-//   ... begin a publish with PublishOptions::carried, under its transaction number:
-//   lead->Send(transaction, chunks, deadline).IgnoreError();   // the ranks fetch what fails
+//   ... begin a publish with PublishOptions::carried, make its chunks, and:
+//   lead->Send(upload->transaction(), chunks, deadline).IgnoreError();  // ranks fetch what fails
+//   RETURN_IF_ERROR(upload->SetChunks(copies, digest));                 // for the journal
 //
 // It keeps a stream to the service, learns of ranks that come and go, and has the next group ready
 // before a transaction needs it. Nothing depends on it for what is right: chunks that a rank does

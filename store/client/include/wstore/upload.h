@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -42,6 +43,9 @@ struct PublishOptions {
   PublishLaggards laggards = PublishLaggards::kAsServer;
   // The store compares declared sums with the parent's bits, which it reads for that.
   bool check_sums = false;
+  // The contributors send their chunks to ranks too, through the groups that they lead (see
+  // TransferLead). What ranks do not get that way they ask the server for.
+  bool carried = false;
   // Called when the new weights have been read, before anything is sent; an error ends the publish.
   std::function<absl::Status()> before_sending;
   uint32_t contributor = 0;
@@ -66,6 +70,13 @@ class Upload {
   // Adds patches; all of them or none. Errors: see PatchSetBuilder::Add.
   //   kFailedPrecondition: Upload was called
   virtual absl::Status Add(absl::Span<const TensorPatch> patches) = 0;
+
+  // Takes all of this contributor's content as chunks, such as a CudaDiffer makes them under this
+  // transaction's number and this contributor's, in order of keys; `digest` is that of its patches.
+  // In place of Add. The store takes the sums from the parent's bits.
+  //   kInvalidArgument: a chunk that is none of this base, transaction or contributor
+  //   kFailedPrecondition: Add or this was called
+  virtual absl::Status SetChunks(std::vector<std::string> chunks, const Digest& digest) = 0;
 
   // Encodes what was added and sends it: when it returns, all of it is in the server's hands. Goes
   // on where a connection breaks. `old`: the parent's bits of the tensors with patches; needed for
