@@ -333,6 +333,7 @@ class WorkerStep {
     s_.update->plan.decided |= plan.decided;
     s_.update->stage = Stage::kChecking;
     Emit(wstore::protocol::Finish{s_.update->plan});
+    report_ = true;
   }
 
   void ApplyOrdered(const Plan& plan) {
