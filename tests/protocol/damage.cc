@@ -98,9 +98,11 @@ void World::Do(const Judge& effect) {
     votes.push_back(store_.votes[{row.last.rank, row.incarnation}]);
     if (votes.back().transaction == effect.transaction) continue;
     missing = absl::StrCat(ToString(row.last.rank), " has not voted");
-    // A late report of a dead process may say what its later votes have replaced.
+    // A late report may say what later votes of the process have replaced: a store that was started
+    // again has seen those, but not yet the reports that came with them.
+    const bool late = votes.back().request > row.last.request;
     for (const auto& rank : ranks_) {
-      const bool lives = rank->up && row.incarnation == rank->state.config.incarnation;
+      const bool lives = !late && rank->up && row.incarnation == rank->state.config.incarnation;
       if (lives && rank->id == row.last.rank) Violation(missing + ", and is to be judged");
     }
   }
