@@ -205,8 +205,10 @@ void World::Do(RankProcess& rank, const SendReport& effect) {
       Vote& last = store_.votes[{report.rank, report.incarnation}];
       if (last.request < vote.request) last = vote;
     }
+    // A store that is starting does not listen yet.
+    const bool is_heard = store_.state.phase != CoordinatorPhase::kStarting;
     const bool serves = report.standing != Standing::kOut;
-    if (serves && report.incarnation == from->state.config.incarnation) {
+    if (is_heard && serves && report.incarnation == from->state.config.incarnation) {
       from->known_to_run = store_.run;
     }
     StepStore(ReportReceived{report});
