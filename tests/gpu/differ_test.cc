@@ -66,6 +66,12 @@ void RequireSame(const TwoSides& sides, const FingerprintKey& key, CudaDiffer& d
     REQUIRE((diff.sums[i].before == SumOnHost(sides.manifest, key, sides.before, i)));
     REQUIRE((diff.sums[i].after == SumOnHost(sides.manifest, key, sides.after, i)));
   }
+  std::map<TensorIndex, TouchedSums> touched;
+  for (const TensorSums& tensor : diff.touched) {
+    REQUIRE((touched.empty() || touched.rbegin()->first < tensor.tensor));
+    touched.emplace(tensor.tensor, tensor.sums);
+  }
+  REQUIRE((touched == TouchedOnHost(sides, key)));
 }
 
 // One whole publish: diff, compare with the host, move the shadow, audit it.
@@ -102,6 +108,7 @@ void RoundTrip(const TwoSides& sides, const FingerprintKey& key, const Gpu& gpu,
   REQUIRE_OK(diff);
   REQUIRE(diff->changed == 0);
   REQUIRE(diff->chunks.empty());
+  REQUIRE(diff->touched.empty());
 }
 
 }  // namespace

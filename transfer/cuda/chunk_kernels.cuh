@@ -224,6 +224,7 @@ __global__ void __launch_bounds__(kPlanThreads) PlanKernel(const DiffTables tabl
   const bool is_item = thread < items;
   const bool is_new_tensor =
       is_item && (thread == 0 || shared.tensor[thread] != shared.tensor[thread - 1]);
+  if (is_new_tensor) tables.sums[shared.tensor[thread]].is_touched = 1;
   const uint32_t payload = PlanInclusiveSum(is_item ? shared.payload_up_to[thread] : 0, shared);
   const uint32_t changed = PlanInclusiveSum(is_item ? shared.changed_up_to[thread] : 0, shared);
   const uint32_t tensors = PlanInclusiveSum(is_new_tensor ? 1 : 0, shared);

@@ -15,6 +15,7 @@
 #include "transfer/cuda/sums.cuh"
 #include "transfer/cuda/tables.h"
 #include "transfer/cuda/tile_shape.cuh"
+#include "transfer/cuda/touched_sums.cuh"
 
 namespace wstore::cuda {
 
@@ -24,12 +25,14 @@ inline constexpr uint32_t kDiffBlocksPerMultiprocessor = 3;
 inline constexpr uint32_t kWarpElements = kTileElementCount / kDiffWarps;
 // Steps of a warp, two of which it works on at a time while the copies of the others are under way.
 inline constexpr uint32_t kDiffStages = 4;
+inline constexpr uint32_t kNoTensor = UINT32_MAX;
 
 struct alignas(16) DiffShared {
   uint32_t bitmap[kTileElementCount / 32];  // later the positions, as they are written
   uint8_t values[kDiffWarps][kWarpValueBytes];
   uint4 ring[kDiffWarps][kDiffStages][2][kWarpLanes];  // old and new bytes of a step
   Multipliers multipliers[kDiffWarps][kWarpLanes];     // A of the next steps
+  TouchedSumsPart touched[kDiffWarps];                 // of the open tensor
   uint32_t warp_totals[kDiffWarps];
   uint64_t slab_at;
   uint32_t next_tile;
@@ -44,12 +47,6 @@ struct TilePair {
   uint32_t width;
   uint32_t elements;
   bool is_whole;  // a whole tile at aligned addresses on both sides
-};
-
-// What a lane has summed of the open tensor.
-struct RunningSums {
-  WordSums before;
-  WordSums after;
 };
 
 // Starts the copies of two steps of a warp, as one group. at: of the lane's bytes in the first.
@@ -75,12 +72,12 @@ __device__ __forceinline__ void CopyFirstSteps(const TilePair& tile, uint32_t wa
   }
 }
 
-// Compares a warp's eighth of a tile, whose first copies are under way if it is whole. kBoth: the
-// old side is summed too. Returns the number of changes; past the room for them they are only
+// Compares a warp's eighth of a tile, whose first copies are under way if it is whole. kTouched:
+// what changes is summed too. Returns the number of changes; past the room for them they are only
 // counted.
-template <int kWidth, bool kBoth, bool kWhole>
+template <int kWidth, bool kTouched, bool kWhole>
 __device__ __forceinline__ uint32_t ReadEighth(const TilePair& tile, const DiffTables& tables,
-                                               uint32_t warp, uint32_t lane, RunningSums* sums,
+                                               uint32_t warp, uint32_t lane, WordSums* after_sums,
                                                DiffShared& shared) {
   constexpr uint32_t kSteps = kWarpElements * kWidth / kSumBlockBytes;
   const TensorEntry& tensor = tables.tensors[tile.tensor_at];
@@ -92,6 +89,7 @@ __device__ __forceinline__ uint32_t ReadEighth(const TilePair& tile, const DiffT
       ((tile.number - tensor.first_tile) * kTileElementCount * kWidth + start) / kSumBlockBytes;
   constexpr uint32_t kGroup = kSteps < kWarpLanes ? kSteps : kWarpLanes;
   uint32_t found = 0;
+  TouchedQueue<kWidth> queue({values, multipliers, tables.multipliers, &shared.touched[warp]});
   for (uint32_t group = 0; group < kSteps; group += kGroup) {
     __syncwarp();
     multipliers[lane] =
@@ -127,18 +125,30 @@ __device__ __forceinline__ uint32_t ReadEighth(const TilePair& tile, const DiffT
 #pragma unroll
       for (uint32_t k = 0; k < 2; ++k) {
         const Multipliers a = multipliers[i + k];
-        if constexpr (kBoth) sums->before.Add(a, before[k]);
-        sums->after.Add(a, after[k]);
+        after_sums->Add(a, after[k]);
         change[k] = Xor(before[k], after[k]);
         mask[k] = NonZeroMask<kWidth>(change[k]);
         StoreMask<kWidth>(mask[k], lane,
                           reinterpret_cast<uint8_t*>(shared.bitmap) +
                               (start + (step + k) * kSumBlockBytes) / kWidth / 8);
       }
-      found += PackSteps<kWidth>(change, mask, found, lane, values);
+      if constexpr (kTouched) {
+        const uint32_t total = PackSteps<kWidth>(change, mask, found, lane, values,
+                                                 TouchedWatcher<kWidth>{queue, before, i, lane});
+        queue.EndSteps(i, mask, before, change, found, total, i + 2 == kGroup);
+        found += total;
+      } else {
+        found += PackSteps<kWidth>(change, mask, found, lane, values, NoWatcher());
+      }
     }
   }
   return found;
+}
+
+// Room for XOR bits, of a warp.
+template <int kWidth, bool kTouched>
+constexpr uint32_t ValueBytes() {
+  return kTouched ? TouchedWatcher<kWidth>::kValueBytes : NoWatcher::kValueBytes;
 }
 
 // Writes the values of a warp's eighth that had no room, from another look at it.
@@ -213,7 +223,7 @@ __device__ inline void LayOutPositions(const TileShape& shape, uint32_t form,
 }
 
 // Encodes what ReadEighth found: `found` by this warp. All threads of the block.
-template <int kWidth>
+template <int kWidth, bool kTouched>
 __device__ void WriteTile(const DiffTables& tables, const TilePair& tile, uint64_t number,
                           uint32_t found, DiffShared& shared) {
   const uint32_t thread = threadIdx.x;
@@ -268,7 +278,7 @@ __device__ void WriteTile(const DiffTables& tables, const TilePair& tile, uint64
     return;
   }
   uint8_t* const values = out + changes_of_warps_below * kWidth;
-  if (found <= kWarpValueBytes / kWidth) {
+  if (found <= ValueBytes<kWidth, kTouched>() / kWidth) {
     CopyValues<kWidth>(shared.values[warp], found, lane, values);
   } else {
     WriteValuesAgain<kWidth>(tile, warp, lane, values);
@@ -321,46 +331,64 @@ __device__ __forceinline__ uint32_t TakeTile(const DiffTables& tables, uint32_t 
 }
 
 // Reads and writes `tile` and starts on the next one. Returns that one.
-template <int kWidth, bool kBoth>
+template <int kWidth, bool kTouched>
 __device__ __forceinline__ TilePair DiffOneTile(const DiffTables& tables, const TilePair& tile,
-                                                RunningSums* sums, DiffShared& shared) {
+                                                WordSums* after_sums, DiffShared& shared) {
   const uint32_t lane = threadIdx.x % kWarpLanes;
   const uint32_t warp = threadIdx.x / kWarpLanes;
   const uint32_t found =
-      tile.is_whole ? ReadEighth<kWidth, kBoth, true>(tile, tables, warp, lane, sums, shared)
-                    : ReadEighth<kWidth, kBoth, false>(tile, tables, warp, lane, sums, shared);
+      tile.is_whole
+          ? ReadEighth<kWidth, kTouched, true>(tile, tables, warp, lane, after_sums, shared)
+          : ReadEighth<kWidth, kTouched, false>(tile, tables, warp, lane, after_sums, shared);
   __syncthreads();
   const TilePair next = FindTile(tables, shared.next_tile);
   CopyFirstSteps(next, warp, lane, shared.ring[warp]);
-  WriteTile<kWidth>(tables, tile, tile.number, found, shared);
+  WriteTile<kWidth, kTouched>(tables, tile, tile.number, found, shared);
   return next;
 }
 
-// Adds a lane's sums to those of a tensor. All lanes of the warp.
-template <bool kBoth>
-__device__ __forceinline__ void FlushSums(const DiffTables& tables, uint32_t tensor_at,
-                                          const RunningSums& sums) {
+// Adds what a warp has summed to the sums of a tensor, and begins anew; at first, without a tensor,
+// only that. All lanes of the warp.
+template <bool kTouched>
+__device__ __forceinline__ void CloseSums(const DiffTables& tables, uint32_t tensor_at,
+                                          WordSums* after_sums, TouchedSumsPart* touched) {
   const uint32_t lane = threadIdx.x % kWarpLanes;
   TensorSumsEntry* const entry = &tables.sums[tensor_at];
+  if (tensor_at != kNoTensor) {
 #pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    const uint64_t before = kBoth ? WarpSum(sums.before.Total(tables.multipliers, lane, k)) : 0;
-    const uint64_t after = WarpSum(sums.after.Total(tables.multipliers, lane, k));
-    if (lane == 0) {
-      if (kBoth) atomicAdd(&entry->before[k], static_cast<unsigned long long>(before));
-      atomicAdd(&entry->after[k], static_cast<unsigned long long>(after));
+    for (int k = 0; k < 2; ++k) {
+      const uint64_t after = WarpSum(after_sums->Total(tables.multipliers, lane, k));
+      if (lane == 0) atomicAdd(&entry->after[k], static_cast<unsigned long long>(after));
     }
+  }
+  *after_sums = WordSums();
+  if constexpr (kTouched) {
+    __syncwarp();
+    if (lane < 2) {
+      if (tensor_at != kNoTensor) {
+        atomicAdd(&entry->touched_before[lane],
+                  static_cast<unsigned long long>(touched->before[lane]));
+        atomicAdd(&entry->touched_after[lane],
+                  static_cast<unsigned long long>(touched->after[lane]));
+      }
+      touched->before[lane] = 0;
+      touched->after[lane] = 0;
+    }
+    __syncwarp();
   }
 }
 
-// A grid of any size: blocks take the next tile until there is none. kBoth: both sides are summed,
-// not only the new one. Needs sizeof(DiffShared) of dynamic shared memory.
-template <bool kBoth>
+// A grid of any size: blocks take the next tile until there is none. kTouched: changed elements are
+// summed on both sides, beside the whole of the new one. Needs sizeof(DiffShared) of dynamic shared
+// memory.
+template <bool kTouched>
 __global__ void __launch_bounds__(kDiffThreads, kDiffBlocksPerMultiprocessor)
     DiffKernel(const DiffTables tables) {
   WSTORE_DYNAMIC_SHARED(DiffShared, shared);
-  RunningSums sums;
-  uint32_t open_tensor = UINT32_MAX;
+  WordSums after_sums;
+  TouchedSumsPart* const touched = &shared.touched[threadIdx.x / kWarpLanes];
+  uint32_t open_tensor = kNoTensor;
+  CloseSums<kTouched>(tables, open_tensor, &after_sums, touched);
   TilePair tile = FindTile(tables, TileOfTurn(tables, blockIdx.x));
   CopyFirstSteps(tile, threadIdx.x / kWarpLanes, threadIdx.x % kWarpLanes,
                  shared.ring[threadIdx.x / kWarpLanes]);
@@ -369,27 +397,28 @@ __global__ void __launch_bounds__(kDiffThreads, kDiffBlocksPerMultiprocessor)
       shared.next_tile = TakeTile(tables, static_cast<uint32_t>(tile.number));
     }
     if (tile.tensor_at != open_tensor) {
-      if (open_tensor != UINT32_MAX) FlushSums<kBoth>(tables, open_tensor, sums);
+      if (open_tensor != kNoTensor) {
+        CloseSums<kTouched>(tables, open_tensor, &after_sums, touched);
+      }
       open_tensor = tile.tensor_at;
-      sums = RunningSums();
     }
     switch (tile.width) {
       case 1:
-        tile = DiffOneTile<1, kBoth>(tables, tile, &sums, shared);
+        tile = DiffOneTile<1, kTouched>(tables, tile, &after_sums, shared);
         break;
       case 2:
-        tile = DiffOneTile<2, kBoth>(tables, tile, &sums, shared);
+        tile = DiffOneTile<2, kTouched>(tables, tile, &after_sums, shared);
         break;
       case 4:
-        tile = DiffOneTile<4, kBoth>(tables, tile, &sums, shared);
+        tile = DiffOneTile<4, kTouched>(tables, tile, &after_sums, shared);
         break;
       default:
-        tile = DiffOneTile<8, kBoth>(tables, tile, &sums, shared);
+        tile = DiffOneTile<8, kTouched>(tables, tile, &after_sums, shared);
         break;
     }
     __syncthreads();
   }
-  if (open_tensor != UINT32_MAX) FlushSums<kBoth>(tables, open_tensor, sums);
+  CloseSums<kTouched>(tables, open_tensor, &after_sums, touched);
 }
 
 }  // namespace wstore::cuda

@@ -18,6 +18,8 @@ using cuda::DeviceBuffer;
 using cuda::PinnedBuffer;
 using cuda::Synchronize;
 
+Fingerprint ToFingerprint(const unsigned long long (&lanes)[2]) { return {{lanes[0], lanes[1]}}; }
+
 class Differ final : public CudaDiffer {
  public:
   Differ(const Manifest& manifest, const CudaDifferOptions& options, cuda::TensorTable table)
@@ -123,7 +125,7 @@ absl::Status Differ::Reserve() {
              sizes.max_pieces,
              sizes.max_leaves,
              options_.contributor,
-             options_.with_shadow_sums ? 1u : 0u,
+             options_.with_touched_sums ? 1u : 0u,
              0};
   return Synchronize(options_.stream);
 }
@@ -204,9 +206,16 @@ absl::StatusOr<CudaDiff> Differ::Finish() {
     diff.changed = counters.changed;
     RETURN_IF_ERROR(ReadChunkList(&diff));
     for (uint64_t i = 0; i < table_.size(); ++i) {
-      const cuda::TensorSumsEntry& sums = host_sums_[i];
-      diff.sums[table_.index(i)] = {{{sums.before[0], sums.before[1]}},
-                                    {{sums.after[0], sums.after[1]}}};
+      const cuda::TensorSumsEntry& entry = host_sums_[i];
+      const TensorIndex tensor = table_.index(i);
+      TouchedSums& whole = diff.sums[tensor];
+      whole.after = ToFingerprint(entry.after);
+      if (!options_.with_touched_sums) continue;
+      const TouchedSums touched{ToFingerprint(entry.touched_before),
+                                ToFingerprint(entry.touched_after)};
+      // What does not change has one sum on both sides.
+      whole.before = whole.after - touched.change();
+      if (entry.is_touched != 0) diff.touched.push_back({tensor, touched});
     }
   }
   if (options_.with_digest) {

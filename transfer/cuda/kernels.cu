@@ -13,14 +13,14 @@
 namespace wstore::cuda {
 namespace {
 
-template <bool kBoth>
+template <bool kTouched>
 absl::Status StartDiff(const DiffTables& tables, uint32_t blocks, CudaStream stream) {
-  const void* const kernel = reinterpret_cast<const void*>(DiffKernel<kBoth>);
+  const void* const kernel = reinterpret_cast<const void*>(DiffKernel<kTouched>);
   RETURN_IF_ERROR(WSTORE_CUDA(cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(DiffShared))));
   RETURN_IF_ERROR(WSTORE_CUDA(cudaFuncSetAttribute(
       kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared)));
-  return LaunchWithShared("the launch of DiffKernel", DiffKernel<kBoth>, blocks, kDiffThreads,
+  return LaunchWithShared("the launch of DiffKernel", DiffKernel<kTouched>, blocks, kDiffThreads,
                           static_cast<uint32_t>(sizeof(DiffShared)), stream, tables);
 }
 
@@ -36,7 +36,7 @@ absl::Status LaunchDiff(const DiffTables& tables, CudaStream stream) {
                    FillDevice(kDiffBlocksPerMultiprocessor, tables.tile_count));
   DiffTables with_runs = tables;
   with_runs.tile_runs = TileRuns(tables.tile_count, blocks);
-  return tables.sums_both != 0 ? StartDiff<true>(with_runs, blocks, stream)
+  return tables.sums_touched != 0 ? StartDiff<true>(with_runs, blocks, stream)
                                : StartDiff<false>(with_runs, blocks, stream);
 }
 

@@ -68,21 +68,27 @@ __device__ __forceinline__ void PackElements(const uint4& x, uint32_t mask, uint
   }
 }
 
-// Writes the one element that `mask` names.
+// An element of at most four bytes.
 template <int kWidth>
-__device__ __forceinline__ void StoreElement(const uint4& x, uint32_t mask, uint8_t* out) {
-  const uint32_t element = __ffs(static_cast<int>(mask)) - 1;
+__device__ __forceinline__ uint32_t ElementAt(const uint4& x, uint32_t element) {
+  const uint32_t byte = element * kWidth;
+  const uint32_t low = (byte & 4) != 0 ? x.y : x.x;
+  const uint32_t high = (byte & 4) != 0 ? x.w : x.z;
+  const uint32_t word = ((byte & 8) != 0 ? high : low) >> (byte % 4 * 8);
+  return kWidth == 4 ? word : word & ((1u << (8 * kWidth % 32)) - 1);
+}
+
+// Writes one element.
+template <int kWidth>
+__device__ __forceinline__ void StoreElement(const uint4& x, uint32_t element, uint8_t* out) {
   if constexpr (kWidth == 8) {
     *reinterpret_cast<uint64_t*>(out) =
         element == 0 ? x.x | uint64_t{x.y} << 32 : x.z | uint64_t{x.w} << 32;
   } else {
-    const uint32_t byte = element * kWidth;
-    const uint32_t low = (byte & 4) != 0 ? x.y : x.x;
-    const uint32_t high = (byte & 4) != 0 ? x.w : x.z;
-    const uint32_t word = ((byte & 8) != 0 ? high : low) >> (byte % 4 * 8);
-    if constexpr (kWidth == 1) *out = static_cast<uint8_t>(word);
-    if constexpr (kWidth == 2) *reinterpret_cast<uint16_t*>(out) = static_cast<uint16_t>(word);
-    if constexpr (kWidth == 4) *reinterpret_cast<uint32_t*>(out) = word;
+    const uint32_t bits = ElementAt<kWidth>(x, element);
+    if constexpr (kWidth == 1) *out = static_cast<uint8_t>(bits);
+    if constexpr (kWidth == 2) *reinterpret_cast<uint16_t*>(out) = static_cast<uint16_t>(bits);
+    if constexpr (kWidth == 4) *reinterpret_cast<uint32_t*>(out) = bits;
   }
 }
 
@@ -107,11 +113,20 @@ __device__ __forceinline__ uint4 Xor(const uint4& a, const uint4& b) {
   return make_uint4(a.x ^ b.x, a.y ^ b.y, a.z ^ b.z, a.w ^ b.w);
 }
 
-// Packs the changes of two steps behind the `found` ones before them. Returns their number.
-template <int kWidth>
+// Nobody who wants to know what PackSteps packs.
+struct NoWatcher {
+  static constexpr uint32_t kValueBytes = kWarpValueBytes;
+  __device__ __forceinline__ bool Keeps(uint32_t, uint32_t) const { return false; }
+  __device__ __forceinline__ void Keep(int, uint32_t, uint32_t) const {}
+};
+
+// Packs the changes of two steps behind the `found` ones before them. Returns their number. If
+// the watcher keeps them, it gets each.
+template <int kWidth, typename Watcher>
 __device__ __forceinline__ uint32_t PackSteps(const uint4 (&change)[2], const uint32_t (&mask)[2],
-                                              uint32_t found, uint32_t lane, uint8_t* values) {
-  constexpr uint32_t kRoom = kWarpValueBytes / kWidth;
+                                              uint32_t found, uint32_t lane, uint8_t* values,
+                                              Watcher watcher) {
+  constexpr uint32_t kRoom = Watcher::kValueBytes / kWidth;
   if (!__any_sync(kFullWarp, (mask[0] | mask[1]) != 0)) return 0;
   const uint32_t beyond_first = (mask[0] & (mask[0] - 1)) | (mask[1] & (mask[1] - 1));
   if (!__any_sync(kFullWarp, beyond_first != 0)) {
@@ -121,10 +136,15 @@ __device__ __forceinline__ uint32_t PackSteps(const uint4 (&change)[2], const ui
     const uint32_t of_first = __popc(lanes[0]);
     const uint32_t total = of_first + __popc(lanes[1]);
     if (found + total > kRoom) return total;
+    const bool is_kept = watcher.Keeps(found, total);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      const uint32_t below = __popc(lanes[k] & ((1u << lane) - 1)) + (k == 0 ? 0 : of_first);
-      if (mask[k] != 0) StoreElement<kWidth>(change[k], mask[k], values + (found + below) * kWidth);
+      const uint32_t number =
+          found + __popc(lanes[k] & ((1u << lane) - 1)) + (k == 0 ? 0 : of_first);
+      if (mask[k] == 0) continue;
+      const uint32_t element = __ffs(static_cast<int>(mask[k])) - 1;
+      StoreElement<kWidth>(change[k], element, values + number * kWidth);
+      if (is_kept) watcher.Keep(k, element, number);
     }
     return total;
   }
@@ -135,9 +155,16 @@ __device__ __forceinline__ uint32_t PackSteps(const uint4 (&change)[2], const ui
   const uint32_t below = up_to - counts;
   const uint32_t of_first = totals & UINT16_MAX;
   const uint32_t total = of_first + (totals >> 16);
-  if (found + total <= kRoom) {
-    PackElements<kWidth>(change[0], mask[0], values + (found + (below & UINT16_MAX)) * kWidth);
-    PackElements<kWidth>(change[1], mask[1], values + (found + of_first + (below >> 16)) * kWidth);
+  if (found + total > kRoom) return total;
+  const bool is_kept = watcher.Keeps(found, total);
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    uint32_t number = found + (k == 0 ? below & UINT16_MAX : of_first + (below >> 16));
+    PackElements<kWidth>(change[k], mask[k], values + number * kWidth);
+    if (!is_kept) continue;
+    for (uint32_t left = mask[k]; left != 0; left &= left - 1) {
+      watcher.Keep(k, __ffs(static_cast<int>(left)) - 1, number++);
+    }
   }
   return total;
 }

@@ -30,10 +30,13 @@ struct TensorEntry {
   uint32_t index;  // in the manifest
 };
 
-// The fingerprints of one tensor on both sides, both lanes.
+// Sums of one tensor, both lanes of each: the whole of its new side, and its changed elements on
+// both sides.
 struct TensorSumsEntry {
-  unsigned long long before[2];
   unsigned long long after[2];
+  unsigned long long touched_before[2];
+  unsigned long long touched_after[2];
+  unsigned long long is_touched;  // or 0: nothing changes
 };
 
 // The encoded changes of one tile, by number of the tile in the whole checkpoint.
@@ -115,8 +118,8 @@ struct DiffTables {
   uint32_t max_pieces;
   uint32_t max_leaves;
   uint32_t contributor;
-  uint32_t sums_both;  // not only the new side
-  uint32_t tile_runs;  // TileRuns
+  uint32_t sums_touched;  // not only the new side
+  uint32_t tile_runs;     // TileRuns
 };
 
 // Thread blocks of the differ take kTileRun tiles at a time, so that the sums of small tensors are

@@ -117,6 +117,29 @@ inline Fingerprint SumOnHost(const Manifest& manifest, const FingerprintKey& key
       .Sum(0, weights.tensors[tensor]);
 }
 
+// The sums over the changed elements of each tensor that has some.
+inline std::map<TensorIndex, TouchedSums> TouchedOnHost(const TwoSides& sides,
+                                                        const FingerprintKey& key) {
+  std::map<TensorIndex, TouchedSums> touched;
+  std::vector<uint16_t> offsets(kTileElements);
+  std::vector<uint8_t> values(kTileElements * 8);
+  for (uint64_t tile = 0; tile < sides.manifest.tiles(); ++tile) {
+    const TilePlace place = sides.manifest.PlaceOf(tile);
+    const Manifest::Tensor& tensor = sides.manifest.tensor(place.tensor);
+    const uint64_t first = place.tile * kTileElements;
+    const uint8_t* const before = &sides.before.tensors[place.tensor][first * tensor.element_bytes];
+    const uint32_t changed = DiffTile(
+        before, &sides.after.tensors[place.tensor][first * tensor.element_bytes],
+        sides.manifest.TileElements(place), tensor.element_bytes, offsets.data(), values.data());
+    if (changed == 0) continue;
+    touched[place.tensor] +=
+        TensorFingerprinter(key, tensor.spec.name)
+            .Touched(first, tensor.element_bytes, absl::MakeConstSpan(offsets.data(), changed),
+                     before, values.data());
+  }
+  return touched;
+}
+
 // Tensors of many sizes around the edges of lanes, blocks and tiles, in all widths.
 inline std::vector<TensorSpec> EdgeTensors() {
   std::vector<TensorSpec> specs;

@@ -108,7 +108,7 @@ struct EmulatedPass {
   void Run() {
     using emulation::Launch;
     Launch(kBlocks, cuda::kDiffThreads, [this] {
-      tables.sums_both != 0 ? cuda::DiffKernel<true>(tables) : cuda::DiffKernel<false>(tables);
+      tables.sums_touched != 0 ? cuda::DiffKernel<true>(tables) : cuda::DiffKernel<false>(tables);
     });
     Launch(tables.span_count, cuda::kPlanThreads, [this] { cuda::PlanKernel(tables); });
     Launch(2, cuda::kAssembleThreads, [this] { cuda::AssembleKernel(tables); });
@@ -141,15 +141,22 @@ void RequireSame(const TwoSides& sides, const EmulatedPass& pass, const Fingerpr
     INFO("tile " << tile);
     REQUIRE(std::memcmp(&pass.tile_digests[8 * tile], digest.bytes.data(), 32) == 0);
   }
+  const std::map<TensorIndex, TouchedSums> touched = TouchedOnHost(sides, key);
   for (size_t i = 0; i < pass.sums.size(); ++i) {
     const TensorIndex tensor = pass.host.tensors[i].index;
     INFO(sides.manifest.tensor(tensor).spec.name);
     const Fingerprint before = SumOnHost(sides.manifest, key, sides.before, tensor);
     const Fingerprint after = SumOnHost(sides.manifest, key, sides.after, tensor);
-    REQUIRE(pass.sums[i].before[0] == before.lanes[0]);
-    REQUIRE(pass.sums[i].before[1] == before.lanes[1]);
-    REQUIRE(pass.sums[i].after[0] == after.lanes[0]);
-    REQUIRE(pass.sums[i].after[1] == after.lanes[1]);
+    const cuda::TensorSumsEntry& sums = pass.sums[i];
+    const auto found = touched.find(tensor);
+    const TouchedSums expected = found == touched.end() ? TouchedSums() : found->second;
+    REQUIRE((sums.is_touched != 0) == (found != touched.end()));
+    REQUIRE((expected.change() == after - before));
+    for (int k = 0; k < 2; ++k) {
+      REQUIRE(sums.after[k] == after.lanes[k]);
+      REQUIRE(sums.touched_before[k] == expected.before.lanes[k]);
+      REQUIRE(sums.touched_after[k] == expected.after.lanes[k]);
+    }
   }
 }
 

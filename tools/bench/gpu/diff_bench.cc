@@ -54,7 +54,7 @@ absl::Status CheckSums(const Gpu& gpu, const Model& model, const Sides& sides,
 // The time of a pass over prepared sides; checks what it found.
 absl::StatusOr<double> TimeDiff(const Gpu& gpu, const Model& model, const Sides& sides,
                                 double density, bool with_digest, CudaDiff* found,
-                                bool with_shadow_sums = false) {
+                                bool with_touched_sums = false) {
   const uint64_t elements = model.manifest.elements();
   CudaDifferOptions options{gpu.stream(), gpu.memory()};
   // A value and at most two bytes of position for each change, and each tile rounded up.
@@ -64,7 +64,7 @@ absl::StatusOr<double> TimeDiff(const Gpu& gpu, const Model& model, const Sides&
   options.patch_bytes =
       std::min(options.patch_bytes, model.manifest.size_bytes() + 16 * model.manifest.tiles());
   options.with_digest = with_digest;
-  options.with_shadow_sums = with_shadow_sums;
+  options.with_touched_sums = with_touched_sums;
   ASSIGN_OR_RETURN(const std::unique_ptr<CudaDiffer> differ,
                    CudaDiffer::Create(model.manifest, Key(), options));
   const std::vector<const void*> before = model.At(sides.before.get());
@@ -92,12 +92,12 @@ class DiffBench {
   DiffBench(const Options& options, const Gpu& gpu) : options_(options), gpu_(gpu) {}
 
   absl::Status Run(const Model& model, const std::string& name, double density,
-                   bool with_shadow_sums = false) {
+                   bool with_touched_sums = false) {
     options_.report(absl::StrCat("diff: ", name));
     RETURN_IF_ERROR(Prepare(model, density));
     CudaDiff found;
     ASSIGN_OR_RETURN(const double seconds,
-                     TimeDiff(gpu_, model, sides_, density, false, &found, with_shadow_sums));
+                     TimeDiff(gpu_, model, sides_, density, false, &found, with_touched_sums));
     ASSIGN_OR_RETURN(const double copy,
                      gpu_.TimeCopy(sides_.before.get(), sides_.after.get(), model.size_bytes));
     Add("diff", name, seconds, "a device copy that reads and writes as many bytes", copy,
@@ -182,7 +182,7 @@ absl::StatusOr<std::vector<Measurement>> RunGpuDiff(const Options& options) {
   for (const double density : {0.0002, 0.001, 0.01, 0.075, 0.2}) {
     RETURN_IF_ERROR(bench.Run(bf16, absl::StrCat("bf16 ", DensityName(density)), density));
   }
-  RETURN_IF_ERROR(bench.Run(bf16, "both sides summed, bf16 1%", 0.01, true));
+  RETURN_IF_ERROR(bench.Run(bf16, "changes summed too, bf16 1%", 0.01, true));
   RETURN_IF_ERROR(bench.Run(Model::Equal(kSideBytes, Dtype::kU8, 1), "u8 1%", 0.01));
   RETURN_IF_ERROR(bench.Run(Model::Equal(kSideBytes / 4, Dtype::kF32, 1), "f32 1%", 0.01));
   RETURN_IF_ERROR(bench.Run(Model::Equal(kSideBytes / 4, Dtype::kF32, 1), "f32 20%", 0.2));

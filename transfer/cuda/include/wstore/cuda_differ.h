@@ -25,6 +25,7 @@
 #include "wstore/digest.h"
 #include "wstore/fingerprint.h"
 #include "wstore/manifest.h"
+#include "wstore/patch_source.h"
 #include "wstore/types.h"
 
 namespace wstore {
@@ -38,8 +39,9 @@ struct CudaDifferOptions {
   uint16_t contributor = 0;
   // Whether to compute the digest of the patch set.
   bool with_digest = true;
-  // Whether to sum the shadow too, so that one that has drifted from the parent version is seen.
-  bool with_shadow_sums = true;
+  // Whether to sum the changed elements on both sides: what a publish declares, and what gives the
+  // sums of the shadow, by which one that has drifted from the parent version is seen.
+  bool with_touched_sums = true;
 };
 
 // A chunk in device memory, on the differ's stream, until the next Start.
@@ -54,8 +56,13 @@ struct CudaDiff {
   std::vector<CudaChunk> chunks;  // by key
   uint64_t changed = 0;           // elements
   std::optional<Digest> digest;   // of the patch set, if asked for
-  std::vector<TouchedSums> sums;  // by tensor: the whole of it, in the shadow (if asked for) and in
-                                  // the weights
+  // By tensor of the manifest: the whole of it, in the shadow (if touched sums were asked for) and
+  // in the weights.
+  std::vector<TouchedSums> sums;
+  // If asked for: of each tensor with changes, ascending, the sums over the changed elements alone.
+  // They are what a contributor declares (UpdateSummary::declared); those of contributors of
+  // disjoint parts add up. With them, ranks can be judged though nobody reads the parent version.
+  std::vector<TensorSums> touched;
 };
 
 // Not thread-safe. All device work is on the stream of the options.
