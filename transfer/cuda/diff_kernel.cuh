@@ -145,12 +145,6 @@ __device__ __forceinline__ uint32_t ReadEighth(const TilePair& tile, const DiffT
   return found;
 }
 
-// Room for XOR bits, of a warp.
-template <int kWidth, bool kTouched>
-constexpr uint32_t ValueBytes() {
-  return kTouched ? TouchedWatcher<kWidth>::kValueBytes : NoWatcher::kValueBytes;
-}
-
 // Writes the values of a warp's eighth that had no room, from another look at it.
 template <int kWidth>
 __device__ void WriteValuesAgain(const TilePair& tile, uint32_t warp, uint32_t lane, uint8_t* out) {
@@ -185,39 +179,6 @@ __device__ __forceinline__ void CopyValues(const uint8_t* from, uint32_t count, 
       reinterpret_cast<uint32_t*>(out)[i] = reinterpret_cast<const uint32_t*>(from)[i];
     } else {
       reinterpret_cast<uint64_t*>(out)[i] = reinterpret_cast<const uint64_t*>(from)[i];
-    }
-  }
-}
-
-// Writes the positions of form kBlocks or kOffsets in place of the bitmap, which is in `bits`: a
-// thread for each block of 256 elements.
-__device__ inline void LayOutPositions(const TileShape& shape, uint32_t form,
-                                       const uint32_t (&bits)[8], uint32_t count,
-                                       uint32_t changes_below, uint32_t escapes_below,
-                                       uint32_t thread, uint8_t* positions) {
-  const uint32_t capped = count < kEscaped ? count : kEscaped;
-  const uint32_t next = __shfl_down_sync(kFullWarp, capped, 1);
-  uint8_t* bytes = positions;
-  if (form == kFormBlocks) {
-    if (thread % 2 == 0 && thread / 2 < shape.count_bytes()) {
-      positions[thread / 2] = static_cast<uint8_t>(capped | next << 4);
-    }
-    if (count >= kEscaped) {
-      positions[shape.count_bytes() + escapes_below] = static_cast<uint8_t>(count - kEscaped);
-    }
-    bytes += shape.count_bytes() + shape.escapes;
-  }
-  uint32_t at = changes_below;
-#pragma unroll
-  for (uint32_t word = 0; word < 8; ++word) {
-    for (uint32_t left = bits[word]; left != 0; left &= left - 1) {
-      const uint32_t offset = word * 32 + __ffs(static_cast<int>(left)) - 1;
-      if (form == kFormBlocks) {
-        bytes[at++] = static_cast<uint8_t>(offset);
-      } else {
-        reinterpret_cast<uint16_t*>(bytes)[at++] =
-            static_cast<uint16_t>(thread * kBlockElementCount + offset);
-      }
     }
   }
 }

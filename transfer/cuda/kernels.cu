@@ -37,7 +37,7 @@ absl::Status LaunchDiff(const DiffTables& tables, CudaStream stream) {
   DiffTables with_runs = tables;
   with_runs.tile_runs = TileRuns(tables.tile_count, blocks);
   return tables.sums_touched != 0 ? StartDiff<true>(with_runs, blocks, stream)
-                               : StartDiff<false>(with_runs, blocks, stream);
+                                  : StartDiff<false>(with_runs, blocks, stream);
 }
 
 absl::Status LaunchChunks(const DiffTables& tables, CudaStream stream) {

@@ -181,7 +181,7 @@ class TouchedQueue {
   __device__ __forceinline__ void EndSteps(uint32_t step, const uint32_t (&mask)[2],
                                            const uint4 (&before)[2], const uint4 (&change)[2],
                                            uint32_t found, uint32_t total, bool is_last) {
-    const bool is_kept = Keeps(found, total);
+    const bool is_kept = total == 0 || Keeps(found, total);
     if (!is_kept) {
 #pragma unroll
       for (uint32_t k = 0; k < 2; ++k) {
@@ -224,5 +224,11 @@ struct TouchedWatcher {
     }
   }
 };
+
+// Room for XOR bits, of a warp.
+template <int kWidth, bool kTouched>
+constexpr uint32_t ValueBytes() {
+  return kTouched ? TouchedWatcher<kWidth>::kValueBytes : NoWatcher::kValueBytes;
+}
 
 }  // namespace wstore::cuda

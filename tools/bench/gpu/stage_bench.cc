@@ -22,8 +22,8 @@
 namespace wstore::bench {
 namespace {
 
-constexpr uint64_t kElements = 4980000000;
-constexpr uint64_t kTensors = 64;
+// Of Qwen3-30B-A3B: 4.98 billion elements in 3,144 tensors.
+constexpr uint64_t kLayers = 8;
 constexpr double kDensity = 0.01;
 constexpr int kWarmUps = 2;
 constexpr int kRepetitions = 9;
@@ -31,8 +31,7 @@ constexpr int kHostThreads = 8;
 
 class StageBench {
  public:
-  explicit StageBench(const Gpu& gpu)
-      : gpu_(gpu), model_(Model::Equal(kElements, Dtype::kBF16, kTensors)) {
+  explicit StageBench(const Gpu& gpu) : gpu_(gpu), model_(Model::Qwen3Moe(kLayers)) {
     header_.transaction = TransactionNumber(5);
   }
 
@@ -65,8 +64,8 @@ class StageBench {
     RETURN_IF_ERROR(CopyAndChange(before_.get(), after_.get(), model_.size_bytes / 2, 2, kDensity,
                                   7, gpu_.stream()));
     CudaDifferOptions options{gpu_.stream(), gpu_.memory()};
-    options.patch_bytes =
-        static_cast<uint64_t>(kElements * kDensity * 4.2) + model_.manifest.tiles() * 512;
+    options.patch_bytes = static_cast<uint64_t>(model_.manifest.elements() * kDensity * 4.2) +
+                          model_.manifest.tiles() * 512;
     ASSIGN_OR_RETURN(differ_, CudaDiffer::Create(model_.manifest, key_, options));
     RETURN_IF_ERROR(
         differ_->Start(model_.At(before_.get()), model_.At(after_.get()), header_.transaction));
