@@ -28,7 +28,9 @@ absl::Status PayloadReader::Read(
   options.iterate_lower_bound = &lower_bound;
   options.iterate_upper_bound = &upper_bound;
   options.verify_checksums = true;
-  options.fill_cache = false;
+  // Small payloads share blocks: who reads a chain of them needs each block often. Others would
+  // only push those out.
+  options.fill_cache = payload_.small();
   const std::unique_ptr<rocksdb::Iterator> it(database.db().NewIterator(
       options, payload_.small() ? database.small_payload() : database.payload()));
   for (it->Seek(lower_bound); it->Valid(); it->Next()) {

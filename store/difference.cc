@@ -8,6 +8,8 @@
 namespace wstore {
 namespace {
 
+constexpr uint64_t kMostListedBytes = 4 << 20;
+
 // A composed difference with the patch sets that it refers to.
 template <typename Path>
 class OwningPatch final : public PatchSource {
@@ -53,7 +55,14 @@ absl::StatusOr<DifferenceInfo> StoreImpl::DescribeDifference(VersionId from, Ver
     return Recorded(child, table, forward);
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<PatchSource> difference, Difference(from, to));
-  ASSIGN_OR_RETURN(const std::unique_ptr<DenseSource> parent, Bits(from));
+  // Of few changes no more is read than the tiles that they touch. Not far from head, where the
+  // next publish is: the way to there and back is gone too.
+  std::shared_ptr<const TileList> touched;
+  if (PathBytes(from, to) + PathBytes(from, head().version) <= kMostListedBytes) {
+    ASSIGN_OR_RETURN(TileList tiles, TilesOf(manifest_, *difference));
+    touched = std::make_shared<const TileList>(std::move(tiles));
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<DenseSource> parent, Bits(from, touched));
   PublishInput input;
   input.manifest = &manifest_;
   input.key = &fingerprint_key_;
@@ -78,19 +87,13 @@ absl::StatusOr<DifferenceInfo> StoreImpl::DescribeDifference(VersionId from, Ver
   return info;
 }
 
-absl::StatusOr<v1::TouchedTable> StoreImpl::ReadTouched(TransactionNumber transaction) const {
-  ASSIGN_OR_RETURN(const std::string bytes, ReadTouchedTable(*journal_, transaction));
-  v1::TouchedTable table;
-  if (!table.ParseFromString(bytes)) {
-    return absl::DataLossError(absl::StrCat("transaction ", transaction.value(),
-                                            ": the table of touched tensors cannot be read"));
+uint64_t StoreImpl::PathBytes(VersionId from, VersionId to) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  uint64_t size_bytes = 0;
+  for (const VersionId version : state_.Path(from, to)) {
+    size_bytes += state_.versions().at(version).info.payload_bytes;
   }
-  for (const v1::TouchedTensor& entry : table.tensors()) {
-    if (entry.tensor() < manifest_.size()) continue;
-    return absl::DataLossError(absl::StrCat("transaction ", transaction.value(), " touches tensor ",
-                                            entry.tensor(), " of ", manifest_.size()));
-  }
-  return table;
+  return size_bytes;
 }
 
 absl::StatusOr<std::vector<Fingerprint>> StoreImpl::TensorFingerprints(VersionId version) const {

@@ -16,7 +16,6 @@ namespace wstore {
 namespace {
 
 constexpr auto kCloseTimeout = std::chrono::seconds(60);
-constexpr uint64_t kRecentTilesBytes = 32 << 20;
 
 const char* WhyOf(LiveKind kind) {
   switch (kind) {
@@ -138,8 +137,7 @@ LiveStore::LiveStore(std::string directory, const Options& options, const Manife
     : directory_(std::move(directory)),
       options_(options),
       manifest_(manifest),
-      fingerprint_key_(base_digest),
-      recent_(std::make_unique<RecentTiles>(manifest_, kRecentTilesBytes)) {}
+      fingerprint_key_(base_digest) {}
 
 LiveStore::~LiveStore() = default;
 
@@ -219,11 +217,14 @@ std::optional<LiveOutcome> LiveStore::FindOutcome(const std::string& id) const {
   const StoreState& state = (*store)->state_;
   const IdUse* const use = state.FindId(id);
   if (use == nullptr) return std::nullopt;
-  std::optional<MoveNumber> move;
-  for (const MoveInfo& info : state.moves()) {
-    if (info.outcome == "committed" && info.transaction == use->transaction) move = info.move;
-  }
-  return OutcomeOf(state, id, *use, move);
+  // It is mostly a recent one that is asked for.
+  const auto move =
+      std::find_if(state.moves().rbegin(), state.moves().rend(), [use](const MoveInfo& info) {
+        return info.outcome == "committed" && info.transaction == use->transaction;
+      });
+  return OutcomeOf(
+      state, id, *use,
+      move == state.moves().rend() ? std::nullopt : std::optional<MoveNumber>(move->move));
 }
 
 absl::Status LiveStore::CheckBegin(const BeginOptions& expected) const {
@@ -348,12 +349,9 @@ absl::Status LiveStore::Write(const LiveRecord& record) {
   }
   RETURN_IF_ERROR(Append(*store, std::move(bodies), std::move(payload), record.sync));
   if (pending == nullptr) return absl::OkStatus();
-  if (record.kind == LiveKind::kPublish && !pending->tiles.empty()) {
-    recent_->Advance(pending->publish.parent, record.to.version, std::move(pending->tiles));
-  }
+  store->Published(pending->publish.parent, record.to.version, record.kind == LiveKind::kCandidate,
+                   pending->table, pending->touched.get(), pending->tiles);
   const std::lock_guard<std::mutex> lock(mutex_);
-  fingerprints_of_ = record.to.version;
-  fingerprints_ = pending->fingerprints;
   pending_.erase(record.transaction);
   return absl::OkStatus();
 }
@@ -372,11 +370,9 @@ absl::Status LiveStore::Reopen() {
       const std::lock_guard<std::mutex> lock(mutex_);
       store.swap(store_);
       pending.swap(pending_);
-      fingerprints_ = nullptr;
       closing = closing_;
     }
     for (const auto& [number, entry] : pending) entry->content->Discard();
-    recent_->Clear();
   }
   if (!closing->Wait(kCloseTimeout)) {
     return absl::UnavailableError(

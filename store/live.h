@@ -29,8 +29,6 @@
 
 namespace wstore {
 
-class RecentTiles;
-
 class LiveStore {
  public:
   struct Options {
@@ -56,6 +54,14 @@ class LiveStore {
   absl::StatusOr<LiveView> View() const;
   // The outcome of an id, however old.
   std::optional<LiveOutcome> FindOutcome(const std::string& id) const;
+
+  // Versions and head moves, newest first: how many there are, and, of the first `all` of them,
+  // those at the places from `begin` to before `end`, as far as there are so many. None while the
+  // journal is being reopened.
+  size_t CountVersions() const;
+  size_t CountMoves() const;
+  std::vector<VersionInfo> LatestVersions(size_t all, size_t begin, size_t end) const;
+  std::vector<MoveInfo> LatestMoves(size_t all, size_t begin, size_t end) const;
 
   // The transaction whose patch set is the way between two versions, there or back. Nothing where
   // neither is the other's parent: the way has to be composed.
@@ -124,10 +130,8 @@ class LiveStore {
   void SetStore(std::unique_ptr<StoreImpl> store);
   absl::StatusOr<std::shared_ptr<StoreImpl>> OpenedStore() const;
   absl::StatusOr<std::shared_ptr<Pending>> FindPending(TransactionNumber transaction) const;
-  absl::StatusOr<std::vector<Fingerprint>> Fingerprints(StoreImpl& store, VersionId version) const;
   absl::Status Encode(StoreImpl& store, Pending& pending);
-  absl::StatusOr<std::unique_ptr<DenseSource>> ParentBits(StoreImpl& store, Pending& pending,
-                                                          const PatchSource& patches) const;
+  absl::StatusOr<std::unique_ptr<DenseSource>> ParentBits(StoreImpl& store, Pending& pending) const;
   absl::Status CheckDigests(const Pending& pending, const Digest& joined) const;
   absl::Status CheckOverlap(const Pending& pending, uint64_t joined_elements) const;
   absl::Status SettleSums(Pending& pending, const TouchedByTensor& found, bool summed) const;
@@ -139,15 +143,11 @@ class LiveStore {
   const Options options_;
   const Manifest manifest_;
   const FingerprintKey fingerprint_key_;
-  const std::unique_ptr<RecentTiles> recent_;
 
   mutable std::mutex mutex_;  // guards what follows; held for moments only
   std::shared_ptr<StoreImpl> store_;
   std::shared_ptr<Closing> closing_;  // told when the last reference to store_ is gone
   std::map<TransactionNumber, std::shared_ptr<Pending>> pending_;
-  // Of the version committed last through this object.
-  VersionId fingerprints_of_;
-  std::shared_ptr<const std::vector<Fingerprint>> fingerprints_;
 };
 
 }  // namespace wstore

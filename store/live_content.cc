@@ -18,6 +18,7 @@ namespace wstore {
 namespace {
 
 constexpr size_t kMaxListed = 20;
+// Of larger sets, listing what they touch is not worth a pass over them.
 constexpr uint64_t kMostListedBytes = 4 << 20;
 
 // Tensors by name, not all of very many.
@@ -80,22 +81,6 @@ class JoinedContent {
   std::vector<std::unique_ptr<PatchSource>> parts_;
   std::unique_ptr<PatchSource> composed_;
 };
-
-// The tiles that a set touches, where that saves reading the parent's patches to all others; null
-// where it touches so many that they are not worth listing.
-absl::StatusOr<std::shared_ptr<const TileList>> TouchedTiles(const Manifest& manifest,
-                                                             const StagedContent& content,
-                                                             const PatchSource& patches) {
-  if (content.size_bytes() > kMostListedBytes) return nullptr;
-  auto touched = std::make_shared<TileList>();
-  for (uint32_t span = 0; span < manifest.spans(); ++span) {
-    RETURN_IF_ERROR(patches.ReadSpan(span, [&](const ChunkView& chunk) {
-      for (const EncodedTile& tile : chunk.tiles()) touched->push_back(tile.place);
-      return absl::OkStatus();
-    }));
-  }
-  return touched;
-}
 
 absl::Status DigestError(const std::string& whose, const Digest& declared, const Digest& found) {
   return absl::InvalidArgumentError(
@@ -173,9 +158,13 @@ absl::Status LiveStore::Encode(StoreImpl& store, Pending& pending) {
   }
   const JoinedContent joined(manifest_, content);
   std::unique_ptr<DenseSource> parent;
+  if (content.size_bytes() <= kMostListedBytes) {
+    ASSIGN_OR_RETURN(TileList touched, TilesOf(manifest_, joined.patches()));
+    pending.touched = std::make_shared<const TileList>(std::move(touched));
+  }
   const bool summed = pending.publish.check_sums || !sums_declared;
   if (summed) {
-    ASSIGN_OR_RETURN(parent, ParentBits(store, pending, joined.patches()));
+    ASSIGN_OR_RETURN(parent, ParentBits(store, pending));
   }
   ASSIGN_OR_RETURN(pending.payload, store.journal_->Stage(content.transaction()));
   PublishInput input;
@@ -205,25 +194,12 @@ absl::Status LiveStore::Encode(StoreImpl& store, Pending& pending) {
   return BuildRecord(store, pending);
 }
 
-// The parent's bits, of tiles that `patches` touches at least. They are left in pending.tiles,
-// where they are so few that they are kept for the next publish.
-absl::StatusOr<std::unique_ptr<DenseSource>> LiveStore::ParentBits(
-    StoreImpl& store, Pending& pending, const PatchSource& patches) const {
+// The parent's bits, of tiles that are touched at least.
+absl::StatusOr<std::unique_ptr<DenseSource>> LiveStore::ParentBits(StoreImpl& store,
+                                                                   Pending& pending) const {
   const VersionId parent = pending.publish.parent;
-  ASSIGN_OR_RETURN(const std::shared_ptr<const TileList> touched,
-                   TouchedTiles(manifest_, *pending.content, patches));
-  if (touched == nullptr || !recent_->HasRoomFor(*touched)) return store.Bits(parent, touched);
-  RETURN_IF_ERROR(store.OpenBase().status());  // a version that only memory has is not built on
-  pending.tiles = recent_->Find(parent, *touched);
-  auto missing = std::make_shared<TileList>();
-  for (const TilePlace place : *touched) {
-    if (!pending.tiles.contains(place)) missing->push_back(place);
-  }
-  if (!missing->empty()) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<DenseSource> bits, store.Bits(parent, missing));
-    RETURN_IF_ERROR(ReadTiles(manifest_, *bits, *missing, &pending.tiles));
-  }
-  return MakeDense(pending.tiles);
+  if (pending.touched == nullptr) return store.Bits(parent);
+  return store.ParentBits(parent, pending.touched, &pending.tiles);
 }
 
 // Contributors that both changed an element would have cancelled or mixed each other's bits.
@@ -340,31 +316,13 @@ absl::Status LiveStore::ReadPacked(
       });
 }
 
-absl::StatusOr<std::vector<Fingerprint>> LiveStore::Fingerprints(StoreImpl& store,
-                                                                 VersionId version) const {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (fingerprints_ != nullptr && fingerprints_of_ == version) return *fingerprints_;
-  }
-  return store.TensorFingerprints(version);
-}
-
 absl::Status LiveStore::BuildRecord(StoreImpl& store, Pending& pending) {
   const LivePublish& publish = pending.publish;
   ASSIGN_OR_RETURN(const VersionInfo parent, store.version(publish.parent));
-  ASSIGN_OR_RETURN(std::vector<Fingerprint> fingerprints, Fingerprints(store, publish.parent));
+  ASSIGN_OR_RETURN(pending.table, store.TableOf(publish.parent, pending.result.touched));
   Fingerprint total = parent.fingerprint;
-  v1::TouchedTable table;
-  for (const auto& [tensor, sums] : pending.result.touched) {
-    total += sums.change();
-    fingerprints[tensor] += sums.change();
-    v1::TouchedTensor* const entry = table.add_tensors();
-    entry->set_tensor(tensor);
-    *entry->mutable_fingerprint() = ToProto(fingerprints[tensor]);
-    *entry->mutable_touched_before() = ToProto(sums.before);
-    *entry->mutable_touched_after() = ToProto(sums.after);
-  }
-  const std::string table_bytes = SerializeDeterministic(table);
+  for (const auto& [tensor, sums] : pending.result.touched) total += sums.change();
+  const std::string table_bytes = SerializeDeterministic(pending.table);
   RETURN_IF_ERROR(pending.payload->Add(kTouchedTableKey, table_bytes));
   pending.result.chain_digest = VersionChainDigest(parent.chain_digest, pending.result.patch_digest,
                                                    total, publish.message, publish.meta);
@@ -380,7 +338,6 @@ absl::Status LiveStore::BuildRecord(StoreImpl& store, Pending& pending) {
   record.set_touched_digest(ToBytes(Sha256().Update(table_bytes).Finish()));
   record.set_message(publish.message);
   record.mutable_meta()->insert(publish.meta.begin(), publish.meta.end());
-  pending.fingerprints = std::make_shared<const std::vector<Fingerprint>>(std::move(fingerprints));
   return pending.payload->Finish();
 }
 

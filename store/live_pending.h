@@ -19,8 +19,9 @@ struct LiveStore::Pending {
   std::unique_ptr<PayloadWriter> payload;
   v1::VersionRecord record;  // but for number, id and who
   LiveContent result;
-  TileBits tiles;  // after it, of what it touches; empty if they were not read
-  std::shared_ptr<const std::vector<Fingerprint>> fingerprints;  // of all tensors, after it
+  v1::TouchedTable table;
+  std::shared_ptr<const TileList> touched;  // null: not listed
+  TileBits tiles;                           // after it, of these; empty if they were not read
 };
 
 }  // namespace wstore

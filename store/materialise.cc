@@ -39,15 +39,15 @@ std::vector<const PatchSource*> StoreImpl::PathPatches::patches() const {
   return patches;
 }
 
-absl::StatusOr<StoreImpl::PathPatches> StoreImpl::PatchesBetween(
-    VersionId from, VersionId to, const std::shared_ptr<const TileList>& wanted) const {
+absl::StatusOr<StoreImpl::PathPatches> StoreImpl::PatchesBetween(VersionId from,
+                                                                 VersionId to) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   RETURN_IF_ERROR(state_.Find(from).status());
   RETURN_IF_ERROR(state_.Find(to).status());
   PathPatches path;
   for (const VersionId version : state_.Path(from, to)) {
     path.owned.push_back(std::make_unique<JournalPatch>(
-        *journal_, manifest_, state_.versions().at(version).info.transaction, wanted));
+        *journal_, manifest_, state_.versions().at(version).info.transaction));
   }
   return path;
 }
@@ -76,21 +76,24 @@ class OwningDense final : public DenseSource {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DenseSource>> StoreImpl::Materialise(VersionId version) const {
-  return MaterialiseTiles(version, nullptr);
-}
-
-absl::StatusOr<std::unique_ptr<DenseSource>> StoreImpl::MaterialiseTiles(
-    VersionId version, const std::shared_ptr<const TileList>& wanted) const {
-  ASSIGN_OR_RETURN(PathPatches path, PatchesBetween(VersionId(0), version, wanted));
+absl::StatusOr<std::unique_ptr<DenseSource>> StoreImpl::Patched(PathPatches path) const {
   ASSIGN_OR_RETURN(std::shared_ptr<const Checkpoint> base, OpenBase());
   return std::make_unique<OwningDense<PathPatches>>(manifest_, std::move(base), std::move(path));
+}
+
+absl::StatusOr<std::unique_ptr<DenseSource>> StoreImpl::Materialise(VersionId version) const {
+  ASSIGN_OR_RETURN(PathPatches path, PatchesBetween(VersionId(0), version));
+  return Patched(std::move(path));
 }
 
 absl::StatusOr<std::unique_ptr<DenseSource>> StoreImpl::Bits(
     VersionId version, const std::shared_ptr<const TileList>& wanted) const {
   std::unique_ptr<DenseSource> image = image_ == nullptr ? nullptr : image_->Read(version);
-  if (image == nullptr) return MaterialiseTiles(version, wanted);
+  if (image == nullptr && wanted == nullptr) return Materialise(version);
+  if (image == nullptr) {
+    ASSIGN_OR_RETURN(PathPatches path, PatchesTouching(version, wanted));
+    return Patched(std::move(path));
+  }
   RETURN_IF_ERROR(OpenBase().status());  // a version that only memory has is not to be built on
   return image;
 }

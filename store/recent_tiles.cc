@@ -39,13 +39,18 @@ class HeldTiles final : public DenseSource {
   const TileBits& tiles_;
 };
 
-uint64_t SizeOf(const TileBits& tiles) {
-  uint64_t size_bytes = 0;
-  for (const auto& [place, bits] : tiles) size_bytes += bits->size();
-  return size_bytes;
-}
-
 }  // namespace
+
+absl::StatusOr<TileList> TilesOf(const Manifest& manifest, const PatchSource& patches) {
+  TileList tiles;
+  for (uint32_t span = 0; span < manifest.spans(); ++span) {
+    RETURN_IF_ERROR(patches.ReadSpan(span, [&](const ChunkView& chunk) {
+      for (const EncodedTile& tile : chunk.tiles()) tiles.push_back(tile.place);
+      return absl::OkStatus();
+    }));
+  }
+  return tiles;
+}
 
 std::unique_ptr<DenseSource> MakeDense(const TileBits& tiles) {
   return std::make_unique<HeldTiles>(tiles);
@@ -96,31 +101,63 @@ bool RecentTiles::HasRoomFor(const TileList& tiles) const {
   return true;
 }
 
-TileBits RecentTiles::Find(VersionId version, const TileList& wanted) const {
+TileBits RecentTiles::Find(VersionId version, const TileList& wanted) {
   TileBits found;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (version != version_) return found;
   for (const TilePlace place : wanted) {
     const auto it = tiles_.find(place);
-    if (it != tiles_.end()) found.insert(*it);
+    if (it == tiles_.end()) continue;
+    used_.splice(used_.begin(), used_, it->second.used);
+    found.emplace(place, it->second.bits);
   }
   return found;
 }
 
-void RecentTiles::Advance(VersionId parent, VersionId version, TileBits tiles) {
+void RecentTiles::Keep(VersionId version, const TileBits& tiles) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const bool is_next = parent == version_ && SizeOf(tiles_) + SizeOf(tiles) <= limit_bytes_;
-  if (is_next) {
-    for (auto& [place, bits] : tiles) tiles_[place] = std::move(bits);
-  } else {
-    tiles_ = std::move(tiles);
-  }
-  version_ = version;
+  if (version != version_) SetVersion(version);
+  for (const auto& [place, bits] : tiles) Put(place, bits);
 }
 
-void RecentTiles::Clear() {
+void RecentTiles::Advance(VersionId parent, VersionId version, const TileList* touched,
+                          const TileBits& tiles) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (parent != version_ || touched == nullptr) SetVersion(version);
+  version_ = version;
+  if (touched != nullptr) {
+    for (const TilePlace place : *touched) {
+      if (!tiles.contains(place)) Remove(place);
+    }
+  }
+  for (const auto& [place, bits] : tiles) Put(place, bits);
+}
+
+void RecentTiles::SetVersion(VersionId version) {
+  version_ = version;
   tiles_.clear();
+  used_.clear();
+  size_bytes_ = 0;
+}
+
+void RecentTiles::Remove(TilePlace place) {
+  const auto found = tiles_.find(place);
+  if (found == tiles_.end()) return;
+  size_bytes_ -= found->second.bits->size();
+  used_.erase(found->second.used);
+  tiles_.erase(found);
+}
+
+void RecentTiles::Put(TilePlace place, std::shared_ptr<const std::vector<uint8_t>> bits) {
+  const auto [it, is_new] = tiles_.try_emplace(place);
+  if (is_new) {
+    it->second.used = used_.insert(used_.begin(), place);
+    size_bytes_ += bits->size();
+  } else {
+    used_.splice(used_.begin(), used_, it->second.used);
+  }
+  it->second.bits = std::move(bits);
+  while (size_bytes_ > limit_bytes_) Remove(used_.back());
 }
 
 }  // namespace wstore

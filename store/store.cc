@@ -38,6 +38,8 @@ absl::Status PrepareDirectory(const std::string& directory) {
   return absl::OkStatus();
 }
 
+constexpr uint64_t kRecentTilesBytes = 32 << 20;
+
 int Threads(int requested) { return requested > 0 ? requested : DefaultParallelism(); }
 
 std::string ActorOrDefault(const std::string& actor) {
@@ -102,7 +104,9 @@ StoreImpl::StoreImpl(std::unique_ptr<Journal> journal, StoreState state, const O
       clock_(SystemClock()),
       state_(std::move(state)),
       manifest_(state_.base().manifest),
-      fingerprint_key_(state_.base().digest) {}
+      fingerprint_key_(state_.base().digest),
+      chain_(manifest_, {}),
+      recent_(manifest_, kRecentTilesBytes) {}
 
 StoreStatus StoreImpl::status() const {
   StoreStatus status;

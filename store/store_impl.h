@@ -1,17 +1,22 @@
 // The Store over a journal. Private; the pieces are in store.cc (opening, looking), head.cc (head
-// moves), transaction.cc (publishing), difference.cc, materialise.cc, export.cc and
-// verify.cc.
+// moves), transaction.cc (publishing), parent.cc (what publishing needs of the parent),
+// difference.cc, materialise.cc, export.cc and verify.cc.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/clock.h"
 #include "store/base.h"
+#include "store/chain_map.h"
 #include "store/head_image.h"
 #include "store/journal_patch.h"
+#include "store/recent_tiles.h"
 #include "store/state.h"
 #include "wstore/journal.h"
 #include "wstore/store.h"
@@ -63,25 +68,59 @@ class StoreImpl final : public Store {
     std::vector<std::unique_ptr<JournalPatch>> owned;
     std::vector<const PatchSource*> patches() const;
   };
-  // `wanted`: see JournalPatch.
-  absl::StatusOr<PathPatches> PatchesBetween(
-      VersionId from, VersionId to, const std::shared_ptr<const TileList>& wanted = nullptr) const;
+  absl::StatusOr<PathPatches> PatchesBetween(VersionId from, VersionId to) const;
+  uint64_t PathBytes(VersionId from, VersionId to) const;  // of their payloads; both exist
 
   // What a committed version records of the tensors it touches.
   //   kDataLoss: it cannot be read, or names tensors that the base does not have
   absl::StatusOr<v1::TouchedTable> ReadTouched(TransactionNumber transaction) const;
+  absl::StatusOr<v1::TouchedTable> ParseTouched(TransactionNumber transaction,
+                                                const std::string& bytes) const;
 
   // The base's files, open and checked against what was recorded. They stay open for the next call,
   // which checks again that they are what they were: reading the headers of many tensors takes
   // longer than most of what is then read.
   absl::StatusOr<std::shared_ptr<const Checkpoint>> OpenBase() const;
   BaseState base() const;
-  // As Materialise, where no other tiles are read than `wanted`; null: all.
-  absl::StatusOr<std::unique_ptr<DenseSource>> MaterialiseTiles(
-      VersionId version, const std::shared_ptr<const TileList>& wanted) const;
-  // The same, from memory if they are there.
+  // The base with these on top.
+  absl::StatusOr<std::unique_ptr<DenseSource>> Patched(PathPatches path) const;
+  // As Materialise, from memory if they are there. No other tiles are read than `wanted`; null:
+  // any.
   absl::StatusOr<std::unique_ptr<DenseSource>> Bits(
       VersionId version, const std::shared_ptr<const TileList>& wanted = nullptr) const;
+
+  // A version's patch set, as its record has it and as far as a ChainMap is told.
+  struct ChainStep {
+    VersionId version;
+    VersionId parent;
+    TransactionNumber transaction;
+    uint64_t payload_bytes;
+  };
+  struct SetSummary {
+    v1::TouchedTable table;
+    std::optional<TileList> tiles;  // not there: not listed
+  };
+  absl::StatusOr<SetSummary> Summarise(const ChainStep& step) const;
+  // Moves chain_ to a version, past all patch sets on the way: the first time that is the whole
+  // chain, and then what was committed since. Needs chain_mutex_.
+  absl::Status MapChainOf(VersionId version) const;
+  absl::Status WithChainOf(VersionId version, const std::function<void(ChainMap&)>& use) const;
+  // What to record of a publish that changes these sums of its parent.
+  absl::StatusOr<v1::TouchedTable> TableOf(VersionId parent,
+                                           const std::map<TensorIndex, TouchedSums>& touched) const;
+  // The patch sets below a version that touch any of these tiles, or may.
+  absl::StatusOr<PathPatches> PatchesTouching(VersionId version,
+                                              const std::shared_ptr<const TileList>& wanted) const;
+  // The bits of tiles that a publish onto `parent` touches; no others may be read. They are left in
+  // `tiles`, which the result refers to, where they are so few that they are kept for the next.
+  //   errors as for Materialise
+  absl::StatusOr<std::unique_ptr<DenseSource>> ParentBits(
+      VersionId parent, const std::shared_ptr<const TileList>& wanted, TileBits* tiles) const;
+  // Says what a committed version touches (null: unknown), and the bits of these tiles after it
+  // (empty: unknown), so that the next publish need not read that.
+  void Published(VersionId parent, VersionId version, bool candidate, const v1::TouchedTable& table,
+                 const TileList* touched, const TileBits& tiles) const;
+
   // Starts the thread that keeps head's bits in memory.
   absl::Status KeepImage();
 
@@ -144,6 +183,11 @@ class StoreImpl final : public Store {
 
   mutable std::mutex base_mutex_;  // guards what follows; never locked before another
   mutable std::shared_ptr<const Checkpoint> opened_base_;
+
+  // What publishes know of their parents; mostly head. Nothing depends on it but their speed.
+  mutable std::mutex chain_mutex_;  // guards chain_; held while the journal is read
+  mutable ChainMap chain_;
+  mutable RecentTiles recent_;
 
   // May be null. Its thread uses everything above.
   std::unique_ptr<HeadImage> image_;

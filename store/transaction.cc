@@ -115,13 +115,20 @@ class TransactionImpl final : public Transaction {
       const std::lock_guard<std::mutex> write_lock(store_.write_mutex_);
       RETURN_IF_ERROR(CheckHead());
     }
-    ASSIGN_OR_RETURN(const std::unique_ptr<DenseSource> parent, store_.Bits(parent_.version));
+    ASSIGN_OR_RETURN(const std::unique_ptr<DenseSource> parent, ParentBits());
     ASSIGN_OR_RETURN(std::unique_ptr<PayloadWriter> payload, store_.journal_->Stage(number_));
     ASSIGN_OR_RETURN(const PublishOutcome outcome, Encode(*parent, payload.get(), progress));
     if (outcome.elements == 0) return Result(CommitResult::Outcome::kUnchanged, parent_.version);
     ASSIGN_OR_RETURN(const Fingerprint fingerprint, CheckSums(outcome));
     if (repeats_.has_value()) return Repeat(outcome);
     return Append(outcome, fingerprint, std::move(payload));
+  }
+
+  // A checkpoint is compared with all of the parent; patches need the tiles that they touch.
+  absl::StatusOr<std::unique_ptr<DenseSource>> ParentBits() {
+    if (target_ != nullptr) return store_.Bits(parent_.version);
+    touched_ = std::make_shared<const TileList>(builder_->Places());
+    return store_.ParentBits(parent_.version, touched_, &tiles_);
   }
 
   // Streams the packed chunks into the payload.
@@ -184,8 +191,13 @@ class TransactionImpl final : public Transaction {
 
   absl::StatusOr<CommitResult> Append(const PublishOutcome& outcome, const Fingerprint& fingerprint,
                                       std::unique_ptr<PayloadWriter> payload) {
-    ASSIGN_OR_RETURN(const std::string table, TouchedTable(outcome));
-    RETURN_IF_ERROR(payload->Add(kTouchedTableKey, table));
+    ASSIGN_OR_RETURN(const v1::TouchedTable table, TouchedTable(outcome));
+    const std::string table_bytes = SerializeDeterministic(table);
+    RETURN_IF_ERROR(payload->Add(kTouchedTableKey, table_bytes));
+    TileBits tiles;
+    if (!tiles_.empty()) {
+      ASSIGN_OR_RETURN(tiles, wstore::Patched(store_.manifest(), tiles_, *builder_));
+    }
     const std::lock_guard<std::mutex> write_lock(store_.write_mutex_);
     RETURN_IF_ERROR(CheckHead());
     HighWaterMarks marks = store_.journal_->high_water_marks();
@@ -206,7 +218,7 @@ class TransactionImpl final : public Transaction {
     record->set_tensors(outcome.touched.size());
     record->set_payload_bytes(payload->size_bytes());
     *record->mutable_fingerprint() = ToProto(fingerprint);
-    record->set_touched_digest(ToBytes(Sha256().Update(table).Finish()));
+    record->set_touched_digest(ToBytes(Sha256().Update(table_bytes).Finish()));
     record->set_verified(std::string(VerifiedName(Verified::kMaterialised)));
     record->set_created_unix_micros(store_.clock_.NowUnixMicros());
     *record->mutable_actor() = store_.ActorProto();
@@ -215,25 +227,22 @@ class TransactionImpl final : public Transaction {
     record->set_candidate(options_.candidate);
     if (!options_.candidate) bodies.push_back(store_.MoveBody(parent_, MakeAttempt(version)));
     RETURN_IF_ERROR(store_.Append(std::move(bodies), std::move(payload)));
+    store_.Published(parent_.version, version, options_.candidate, table, touched_.get(), tiles);
     return Result(CommitResult::Outcome::kCommitted, version);
   }
 
   // The fingerprints after this version of the tensors that it touches.
-  absl::StatusOr<std::string> TouchedTable(const PublishOutcome& outcome) {
+  absl::StatusOr<v1::TouchedTable> TouchedTable(const PublishOutcome& outcome) {
+    if (target_ == nullptr) return store_.TableOf(parent_.version, outcome.touched);
     v1::TouchedTable table;
-    std::vector<Fingerprint> parent;
-    if (target_ == nullptr) {
-      ASSIGN_OR_RETURN(parent, store_.TensorFingerprints(parent_.version));
-    }
     for (const auto& [tensor, sums] : outcome.touched) {
       v1::TouchedTensor* const entry = table.add_tensors();
       entry->set_tensor(tensor);
-      *entry->mutable_fingerprint() = ToProto(target_ != nullptr ? outcome.target_sums[tensor]
-                                                                 : parent[tensor] + sums.change());
+      *entry->mutable_fingerprint() = ToProto(outcome.target_sums[tensor]);
       *entry->mutable_touched_before() = ToProto(sums.before);
       *entry->mutable_touched_after() = ToProto(sums.after);
     }
-    return SerializeDeterministic(table);
+    return table;
   }
 
   CommitResult Result(CommitResult::Outcome outcome, VersionId version) const {
@@ -253,6 +262,8 @@ class TransactionImpl final : public Transaction {
   const std::optional<VersionState> repeats_;
   std::unique_ptr<PatchSetBuilder> builder_;
   std::unique_ptr<Checkpoint> target_;
+  std::shared_ptr<const TileList> touched_;  // by patches
+  TileBits tiles_;                           // of the parent, of these; empty: not held
   bool has_patches_ = false;
   bool ended_ = false;
   const int64_t begun_micros_;

@@ -276,12 +276,11 @@ RpcService::Unary* RpcService::ListVersions(Context* context,
     const auto list = [&]() -> absl::Status {
       const std::shared_ptr<wstore::Store> store = live_.store();
       if (store == nullptr) return Reopening();
-      const std::vector<VersionInfo> versions = store->versions();
-      ASSIGN_OR_RETURN(const Page page,
-                       PageOf(versions.size(), request->page_size(), request->page_token()));
+      const size_t all = live_.CountVersions();
+      ASSIGN_OR_RETURN(const Page page, PageOf(all, request->page_size(), request->page_token()));
       const VersionId head = store->head().version;
-      for (size_t i = page.begin; i < page.end; ++i) {
-        *response->add_versions() = ToProto(versions[versions.size() - 1 - i], head);
+      for (const VersionInfo& version : live_.LatestVersions(all, page.begin, page.end)) {
+        *response->add_versions() = ToProto(version, head);
       }
       response->set_next_page_token(page.next_token);
       return absl::OkStatus();
@@ -299,11 +298,10 @@ RpcService::Unary* RpcService::ListMoves(Context* context, const v1::ListMovesRe
     const auto list = [&]() -> absl::Status {
       const std::shared_ptr<wstore::Store> store = live_.store();
       if (store == nullptr) return Reopening();
-      const std::vector<MoveInfo> moves = store->moves();
-      ASSIGN_OR_RETURN(const Page page,
-                       PageOf(moves.size(), request->page_size(), request->page_token()));
-      for (size_t i = page.begin; i < page.end; ++i) {
-        *response->add_moves() = ToProto(moves[moves.size() - 1 - i]);
+      const size_t all = live_.CountMoves();
+      ASSIGN_OR_RETURN(const Page page, PageOf(all, request->page_size(), request->page_token()));
+      for (const MoveInfo& move : live_.LatestMoves(all, page.begin, page.end)) {
+        *response->add_moves() = ToProto(move);
       }
       response->set_next_page_token(page.next_token);
       return absl::OkStatus();

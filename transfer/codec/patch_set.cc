@@ -199,6 +199,16 @@ absl::Status PatchSetBuilder::Resolve(const DenseSource& old) {
   });
 }
 
+std::vector<TilePlace> PatchSetBuilder::Places() const {
+  std::vector<TilePlace> places;
+  for (const auto& [tensor, changes] : tensors_) {
+    for (size_t group = 0; group < changes->groups(); ++group) {
+      places.push_back({tensor, changes->tile(group)});
+    }
+  }
+  return places;
+}
+
 uint64_t PatchSetBuilder::size_bytes() const {
   uint64_t size = 0;
   for (const auto& [tensor, changes] : tensors_) size += changes->size_bytes();

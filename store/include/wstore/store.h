@@ -12,8 +12,11 @@
 //
 // Threads: every method may be called from any thread. Methods that change the store are
 // serialized. Processes: one process has a store open for writing; others may look at it with
-// read_only. Durability: what a method that changes the store returned OK for survives kill -9 and
-// power loss. On failure nothing has changed, unless a method says otherwise.
+// read_only. Memory: what its records say, about a kilobyte a version; from the first publish on
+// what the next one needs of head, at most 32 MiB of tiles and 80 MiB of where sets lie, both
+// mostly much less (docs/design/store.md); and what a method says. Durability: what a method that
+// changes the store returned OK for survives kill -9 and power loss. On failure nothing has
+// changed, unless a method says otherwise.
 //
 // Errors, for all methods:
 //   kInvalidArgument, kOutOfRange: bad input; everything wrong of one kind is listed

@@ -41,11 +41,12 @@ inline MemoryTensors InMemory(const Manifest& manifest, const NaiveTensors& tens
   return memory;
 }
 
-// Publishes versions of one element each, in this process. Each is made on the one before, which
-// takes the longer the more there are; candidates are all made on head.
-inline void CommitManyVersions(StoreFixture& fixture, int64_t count, bool candidates = false) {
+// Publishes versions of one element each, in this process, each on the one before. `first`: the
+// element that the first of them changes.
+inline void CommitManyVersions(StoreFixture& fixture, int64_t count, int64_t first = 0) {
   const uint8_t value = 1;
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t n = first; n < first + count; ++n) {
+    const int64_t i = n % 70'000;
     TensorPatch patch;
     patch.name = "layer.1.codes";
     patch.dtype = Dtype::kI8;
@@ -53,9 +54,7 @@ inline void CommitManyVersions(StoreFixture& fixture, int64_t count, bool candid
     patch.indices = {&i, 1};
     patch.values = {&value, 1};
     patch.form = TensorPatch::Form::kXor;
-    BeginOptions begin;
-    begin.candidate = candidates;
-    auto transaction = fixture.store().Begin(begin);
+    auto transaction = fixture.store().Begin({});
     REQUIRE_OK(transaction);
     REQUIRE_OK((*transaction)->Add({patch}));
     REQUIRE_OK((*transaction)->Commit());

@@ -62,6 +62,8 @@ class PatchSetBuilder final : public PatchSource {
 
   // Whether any patch still needs its old bits.
   bool needs_resolve() const { return unresolved_ > 0; }
+  // The tiles that its patches touch, ascending; resolved or not.
+  std::vector<TilePlace> Places() const;
   // Bytes held.
   uint64_t size_bytes() const;
 
