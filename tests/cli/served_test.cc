@@ -1,4 +1,5 @@
 // Verbs against a store that is being served: through its directory, and by address.
+#include <chrono>
 #include <filesystem>
 
 #include "tests/cli/cli_fixture.h"
@@ -187,6 +188,31 @@ TEST_CASE("A server that is not there, does not answer, or is elsewhere") {
   cli.Must({"publish", "--from", one});
   cli.Serve();
   REQUIRE(cli.MustJson({"status"})["head"] == "v1");
+}
+
+TEST_CASE("A publish onto what is served and not durable yet says so in the time it is given") {
+  CliFixture cli;
+  cli.Init();
+  const ServeProcess server(WSTORE_BINARY, cli.path("store"),
+                            {"--lease", "300ms", "--skew", "100ms", "--apply-deadline", "1s",
+                             "--hold-deadline", "2s", "--hang-at", "syncing"});
+  const std::string one = cli.CheckpointWithChanges("one.safetensors", 50);
+  const std::string two = cli.CheckpointWithChanges("two.safetensors", 70);
+  const Json published = cli.MustJson({"publish", "--from", one, "--durability", "async"});
+  REQUIRE(published["outcome"] == "served-not-durable");
+  REQUIRE(published["version"] == "v1");
+  const auto refused = [&](const std::vector<std::string>& arguments) {
+    const auto begun = std::chrono::steady_clock::now();
+    const ProcessResult result = cli.Run(arguments);
+    INFO(result.err);
+    REQUIRE(result.exit_status == 6);
+    REQUIRE_THAT(result.err, Contains("v1") && Contains("not durable yet"));
+    REQUIRE(std::chrono::steady_clock::now() - begun < std::chrono::seconds(10));
+  };
+  // Its bits come from the store's files, as far as they go, or over the wire.
+  refused({"--store", "store", "--timeout", "1s", "publish", "--from", two});
+  refused({"--store", "store", "--timeout", "1s", "publish", "--from", two, "--parent", "v1"});
+  refused({"--server", "unix:store/wstore.sock", "--timeout", "1s", "publish", "--from", two});
 }
 
 }  // namespace

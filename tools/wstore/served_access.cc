@@ -179,8 +179,13 @@ class ServedAccess final : public StoreAccess {
     Bits bits;
     if (!directory_.empty()) {
       ASSIGN_OR_RETURN(bits.store, OpenBeside("publish"));
-      ASSIGN_OR_RETURN(bits.dense, bits.store->Materialise(version));
-      return bits;
+      absl::StatusOr<std::unique_ptr<DenseSource>> dense = bits.store->Materialise(version);
+      // Who looks on sees what is durable. What is only served so far, the server has.
+      if (!absl::IsNotFound(dense.status())) {
+        ASSIGN_OR_RETURN(bits.dense, std::move(dense));
+        return bits;
+      }
+      bits.store.reset();
     }
     ASSIGN_OR_RETURN(bits.dense, client_->ReadDense(version, ContentDeadline()));
     return bits;
