@@ -35,6 +35,16 @@ absl::Status Append(const protocol::RankId& rank, std::vector<CellSums>* to,
   return absl::OkStatus();
 }
 
+// Whether all of `cells` are in `known`, which ascends, with the same sums.
+bool HasAll(const std::vector<CellSums>& known, const std::vector<CellSums>& cells) {
+  return std::all_of(cells.begin(), cells.end(), [&known](const CellSums& sums) {
+    const auto found =
+        std::lower_bound(known.begin(), known.end(), sums.cell,
+                         [](const CellSums& one, uint32_t cell) { return one.cell < cell; });
+    return found != known.end() && found->cell == sums.cell && found->sums == sums.sums;
+  });
+}
+
 }  // namespace
 
 void VoteBook::Register(const protocol::RankId& rank, uint32_t ranks,
@@ -76,7 +86,9 @@ absl::Status VoteBook::AddVote(const protocol::RankId& rank,
                                const protocol::Incarnation& incarnation,
                                TransactionNumber transaction, std::vector<CellSums> cells) {
   ASSIGN_OR_RETURN(Rank* const found, Find(rank, incarnation));
-  // The same vote again begins at its first cell.
+  // A rank that connects again gives its vote again, and it must not be in pieces meanwhile.
+  if (found->voted_for == transaction && HasAll(found->vote, cells)) return absl::OkStatus();
+  // Another vote of the same transaction begins at its first cell.
   const bool again =
       !cells.empty() && !found->vote.empty() && cells.front().cell <= found->vote.front().cell;
   if (found->voted_for != transaction || again) found->vote.clear();

@@ -234,6 +234,7 @@ v1::FromRank Worker::Impl::Registration() const {
 
 void Worker::Impl::Connect() {
   link_->Connect(Registration());
+  SendVote();  // it may be another server, or it was lost with the connection
   state_.report_at = 0;
   if (intake_ == nullptr) return;
   intake_->LinkEnded();

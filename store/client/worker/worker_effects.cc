@@ -146,9 +146,8 @@ void Worker::Impl::Staged(const std::shared_ptr<Update>& update,
   AtStep("staged");
   update->sums = report->total;
   update->has_voted = true;
-  for (v1::FromRank& message : client::VoteMessages(transaction, report->cells)) {
-    link_->Send(std::move(message));
-  }
+  update->vote = report->cells;
+  SendVote();
   Feed(protocol::StagingDone{transaction, true, report->total, ""});
   if (!options_.on_step) return;
   SendReport();
@@ -157,6 +156,14 @@ void Worker::Impl::Staged(const std::shared_ptr<Update>& update,
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   AtStep("voted");
+}
+
+// Before any report that says that it was given.
+void Worker::Impl::SendVote() {
+  if (update_ == nullptr || !update_->has_voted) return;
+  for (v1::FromRank& message : client::VoteMessages(update_->header.transaction, update_->vote)) {
+    link_->Send(std::move(message));
+  }
 }
 
 void Worker::Impl::Carry(const protocol::Drop& effect) {

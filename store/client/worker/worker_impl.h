@@ -64,8 +64,10 @@ class Worker::Impl {
     std::condition_variable changed;
     std::optional<protocol::Plan> finish;
     bool is_dropped = false;
-    TouchedSums sums;        // the core's
-    bool has_voted = false;  // the core's
+    // The core's.
+    TouchedSums sums;
+    bool has_voted = false;
+    std::vector<CellSums> vote;
   };
   // How an unproven memory is to be proved.
   enum class Source { kAudit, kBase, kServer };
@@ -110,6 +112,7 @@ class Worker::Impl {
   // worker_effects.cc: the protocol.
   void Feed(const protocol::WorkerEvent& event);
   void SendReport();
+  void SendVote();
   void Carry(const protocol::SendReport& effect);
   void Carry(const protocol::Begin& effect);
   void Carry(const protocol::Finish& effect);

@@ -129,6 +129,43 @@ TEST_CASE("ranks stop serving by themselves without a server, and follow the nex
   REQUIRE(two.ranks[0]->events().size() == 2);
 }
 
+TEST_CASE("ranks that have voted vote again to a server that is started again") {
+  ServedModel served(TestSeed("worker votes again"));
+  served.StopServer();
+  served.options.coordinator.timing.lease = 5'000'000;
+  served.options.coordinator.timing.apply_deadline = 6'000'000;
+  served.options.coordinator.timing.hold_deadline = 7'000'000;
+  served.StartServer();
+  TestInstance two(served, "two", 2);
+  std::atomic<int> staged = 0;
+  std::atomic<int> voted = 0;
+  std::atomic<bool> may_vote = false;
+  for (uint32_t i = 0; i < 2; ++i) {
+    two.ranks[i]->options.on_step = [&, i](std::string_view step) {
+      if (step == "staged") ++staged;
+      // The second gives its vote into a connection that is gone.
+      while (step == "staged" && i == 1 && !may_vote) std::this_thread::sleep_for(1ms);
+      if (step == "voted") ++voted;
+    };
+  }
+  two.Start();
+  two.AwaitServing(0);
+  v1::Decision decision;
+  REQUIRE(
+      served.Publish("1", served.Changed(served.versions.at(0), 0.05), &decision, v1::POLICY_EACH)
+          .ok());
+  REQUIRE(WaitUntil([&] { return staged == 2 && voted == 1; }));
+  served.StopServer();
+  auto started = service::Server::Start(served.options);
+  REQUIRE_OK(started);
+  served.server = *std::move(started);
+  may_vote = true;
+  two.AwaitServing(1);
+  two.RequireHolds(served.versions.at(1));
+  REQUIRE(staged == 2);  // nothing had to be done again
+  two.RequireNoFault();
+}
+
 TEST_CASE("an engine that does not come to a safe point is fenced, and follows when it does") {
   ServedModel served(TestSeed("worker stuck"));
   TestInstance stuck(served, "stuck", 1);
