@@ -104,6 +104,10 @@ class LiveStore {
   //   kFailedPrecondition: see Store::Materialise, where sums are not declared
   //   kAborted: discarded meanwhile
   absl::StatusOr<LiveContent> CompleteContent(TransactionNumber transaction);
+  // What CompleteContent will return, if its one contributor sends what it has declared, with sums
+  // and the number of elements. Nothing of it is checked yet.
+  //   kFailedPrecondition: it has not declared so much
+  absl::StatusOr<LiveContent> ForetellContent(TransactionNumber transaction) const;
   // Forgets it, whatever was written of it.
   void DiscardContent(TransactionNumber transaction);
 
@@ -133,6 +137,7 @@ class LiveStore {
   absl::Status Encode(StoreImpl& store, Pending& pending);
   absl::StatusOr<std::unique_ptr<DenseSource>> ParentBits(StoreImpl& store, Pending& pending) const;
   absl::Status CheckDigests(const Pending& pending, const Digest& joined) const;
+  static absl::Status CheckElements(const StagedContent& content);
   absl::Status CheckOverlap(const Pending& pending, uint64_t joined_elements) const;
   absl::Status SettleSums(Pending& pending, const TouchedByTensor& found, bool summed) const;
   absl::Status BuildRecord(StoreImpl& store, Pending& pending);

@@ -82,6 +82,19 @@ class JoinedContent {
   std::unique_ptr<PatchSource> composed_;
 };
 
+Fingerprint FingerprintAfter(const VersionInfo& parent, const TouchedByTensor& touched) {
+  Fingerprint total = parent.fingerprint;
+  for (const auto& [tensor, sums] : touched) total += sums.change();
+  return total;
+}
+
+Digest ChainDigestOf(const VersionInfo& parent, const LivePublish& publish,
+                     const LiveContent& content) {
+  return VersionChainDigest(parent.chain_digest, content.patch_digest,
+                            FingerprintAfter(parent, content.touched), publish.message,
+                            publish.meta);
+}
+
 absl::Status DigestError(const std::string& whose, const Digest& declared, const Digest& found) {
   return absl::InvalidArgumentError(
       absl::StrCat("the digest of ", whose, " is ", ToHex(found), ", but ", ToHex(declared),
@@ -151,7 +164,7 @@ absl::Status LiveStore::Encode(StoreImpl& store, Pending& pending) {
   bool sums_declared = true;
   for (uint32_t i = 0; i < content.contributors(); ++i) {
     const std::optional<ContributorSummary> summary = content.summary(i);
-    if (!summary) {
+    if (!summary || !content.is_whole(i)) {
       return absl::FailedPreconditionError(absl::StrCat("contributor ", i, " has not finished"));
     }
     sums_declared = sums_declared && summary->sums.has_value();
@@ -181,6 +194,7 @@ absl::Status LiveStore::Encode(StoreImpl& store, Pending& pending) {
   ASSIGN_OR_RETURN(const PublishOutcome outcome, EncodePublish(input, write));
   RETURN_IF_ERROR(CheckOverlap(pending, outcome.elements));
   RETURN_IF_ERROR(CheckDigests(pending, outcome.patch_digest));
+  RETURN_IF_ERROR(CheckElements(content));
   pending.result.elements = outcome.elements;
   pending.result.patch_digest = outcome.patch_digest;
   if (outcome.elements == 0) {
@@ -255,6 +269,34 @@ absl::Status LiveStore::CheckDigests(const Pending& pending, const Digest& joine
   return absl::OkStatus();
 }
 
+absl::Status LiveStore::CheckElements(const StagedContent& content) {
+  for (uint32_t i = 0; i < content.contributors(); ++i) {
+    const uint64_t declared = content.summary(i)->elements.value_or(content.elements(i));
+    if (declared == content.elements(i)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("contributor ", i, " declared ", declared,
+                                                   " changed elements, and sent ",
+                                                   content.elements(i)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LiveContent> LiveStore::ForetellContent(TransactionNumber transaction) const {
+  ASSIGN_OR_RETURN(const std::shared_ptr<StoreImpl> store, OpenedStore());
+  ASSIGN_OR_RETURN(const std::shared_ptr<Pending> pending, FindPending(transaction));
+  const std::optional<ContributorSummary> summary = pending->content->summary(0);
+  if (pending->content->contributors() != 1 || !summary || !summary->IsForetelling()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the content of transaction ", transaction.value(), " is not declared with its sums"));
+  }
+  ASSIGN_OR_RETURN(const VersionInfo parent, store->version(pending->publish.parent));
+  LiveContent content;
+  content.elements = *summary->elements;
+  content.patch_digest = summary->digest;
+  content.touched = *summary->sums;
+  content.chain_digest = ChainDigestOf(parent, pending->publish, content);
+  return content;
+}
+
 // `found`: the tensors with changes and, if `summed`, their sums from the parent's bits.
 absl::Status LiveStore::SettleSums(Pending& pending, const TouchedByTensor& found,
                                    bool summed) const {
@@ -320,12 +362,9 @@ absl::Status LiveStore::BuildRecord(StoreImpl& store, Pending& pending) {
   const LivePublish& publish = pending.publish;
   ASSIGN_OR_RETURN(const VersionInfo parent, store.version(publish.parent));
   ASSIGN_OR_RETURN(pending.table, store.TableOf(publish.parent, pending.result.touched));
-  Fingerprint total = parent.fingerprint;
-  for (const auto& [tensor, sums] : pending.result.touched) total += sums.change();
   const std::string table_bytes = SerializeDeterministic(pending.table);
   RETURN_IF_ERROR(pending.payload->Add(kTouchedTableKey, table_bytes));
-  pending.result.chain_digest = VersionChainDigest(parent.chain_digest, pending.result.patch_digest,
-                                                   total, publish.message, publish.meta);
+  pending.result.chain_digest = ChainDigestOf(parent, publish, pending.result);
   v1::VersionRecord& record = pending.record;
   record.set_parent(publish.parent.value());
   record.set_transaction(pending.content->transaction().value());
@@ -334,7 +373,7 @@ absl::Status LiveStore::BuildRecord(StoreImpl& store, Pending& pending) {
   record.set_elements(pending.result.elements);
   record.set_tensors(pending.result.touched.size());
   record.set_payload_bytes(pending.payload->size_bytes());
-  *record.mutable_fingerprint() = ToProto(total);
+  *record.mutable_fingerprint() = ToProto(FingerprintAfter(parent, pending.result.touched));
   record.set_touched_digest(ToBytes(Sha256().Update(table_bytes).Finish()));
   record.set_message(publish.message);
   record.mutable_meta()->insert(publish.meta.begin(), publish.meta.end());

@@ -172,7 +172,7 @@ absl::StatusOr<bool> StagedContent::Add(uint32_t contributor, uint64_t sequence,
     return absl::AlreadyExistsError(absl::StrCat("chunk ", sequence, " of contributor ",
                                                  contributor, " was sent before, and was another"));
   }
-  if (found->summary) {
+  if (found->summary && sequence >= found->summary->chunks) {
     return absl::FailedPreconditionError(
         absl::StrCat("contributor ", contributor, " has finished with ", found->summary->chunks,
                      " chunks; chunk ", sequence, " comes too late"));
@@ -203,6 +203,15 @@ absl::StatusOr<uint64_t> StagedContent::next_sequence(uint32_t contributor) cons
 }
 
 absl::Status StagedContent::Finish(uint32_t contributor, ContributorSummary summary) {
+  return Settle(contributor, std::move(summary), /*chunks_follow=*/false);
+}
+
+absl::Status StagedContent::Declare(uint32_t contributor, ContributorSummary summary) {
+  return Settle(contributor, std::move(summary), /*chunks_follow=*/true);
+}
+
+absl::Status StagedContent::Settle(uint32_t contributor, ContributorSummary summary,
+                                   bool chunks_follow) {
   ASSIGN_OR_RETURN(Contributor* const found, Find(contributor));
   const std::lock_guard<std::mutex> lock(found->mutex);
   if (found->summary) {
@@ -210,7 +219,9 @@ absl::Status StagedContent::Finish(uint32_t contributor, ContributorSummary summ
     return absl::AlreadyExistsError(
         absl::StrCat("contributor ", contributor, " has finished with another summary"));
   }
-  if (summary.chunks != found->chunks.size()) {
+  const bool is_possible = summary.chunks == found->chunks.size() ||
+                           (chunks_follow && summary.chunks > found->chunks.size());
+  if (!is_possible) {
     return absl::InvalidArgumentError(absl::StrCat("contributor ", contributor, " finishes with ",
                                                    summary.chunks, " chunks, but ",
                                                    found->chunks.size(), " have come"));
@@ -222,6 +233,12 @@ absl::Status StagedContent::Finish(uint32_t contributor, ContributorSummary summ
   }
   found->summary = std::move(summary);
   return absl::OkStatus();
+}
+
+bool StagedContent::is_whole(uint32_t contributor) const {
+  const Contributor& found = *contributors_[contributor];
+  const std::lock_guard<std::mutex> lock(found.mutex);
+  return found.summary && found.summary->chunks == found.chunks.size();
 }
 
 std::optional<ContributorSummary> StagedContent::summary(uint32_t contributor) const {

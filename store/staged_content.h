@@ -37,9 +37,15 @@ using TouchedByTensor = std::map<TensorIndex, TouchedSums>;
 // What a contributor says that it sent, all of it.
 struct ContributorSummary {
   uint64_t chunks = 0;
-  Digest digest;  // of PatchDigester over its tiles
+  std::optional<uint64_t> elements;  // that change; nothing: as the chunks say
+  Digest digest;                     // of PatchDigester over its tiles
   // Of the elements it sent. Nothing: the store takes the sums from the parent's bits.
   std::optional<TouchedByTensor> sums;
+
+  // Whether it says all that a decision needs, so that chunks may come after it.
+  bool IsForetelling() const {
+    return chunks > 0 && elements.value_or(0) > 0 && sums.has_value() && !sums->empty();
+  }
 };
 
 class StagedContent {
@@ -75,6 +81,10 @@ class StagedContent {
   //   kInvalidArgument: other than the chunks that were put, or unknown tensors
   //   kAlreadyExists: it finished with another summary
   absl::Status Finish(uint32_t contributor, ContributorSummary summary);
+  // Says what it will be, once so many chunks have been put. Errors as above.
+  absl::Status Declare(uint32_t contributor, ContributorSummary summary);
+  // It has finished, and all that it declared is there.
+  bool is_whole(uint32_t contributor) const;
 
   // Nothing until the contributor has finished.
   std::optional<ContributorSummary> summary(uint32_t contributor) const;
@@ -107,6 +117,7 @@ class StagedContent {
   class Source;
 
   absl::StatusOr<Contributor*> Find(uint32_t contributor) const;
+  absl::Status Settle(uint32_t contributor, ContributorSummary summary, bool chunks_follow);
   absl::StatusOr<bool> Add(uint32_t contributor, uint64_t sequence, std::string_view chunk);
   absl::Status CheckNext(const Contributor& contributor, uint32_t number, uint64_t sequence,
                          std::string_view bytes, const ChunkView& chunk) const;

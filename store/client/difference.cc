@@ -7,6 +7,7 @@
 #include "common/strings.h"
 #include "store/client/messages.h"
 #include "store/client/sending.h"
+#include "store/client/transfer_messages.h"
 
 namespace wstore::client {
 namespace {
@@ -61,7 +62,7 @@ class DifferenceReader {
           return absl::OkStatus();
         }
       }
-      if (response.has_more_sums()) AddSums(response.more_sums());
+      if (response.has_more_sums()) RETURN_IF_ERROR(AddSums(response.more_sums()));
       if (response.kind_case() == v1::ReadDifferenceResponse::kChunk) {
         set_.chunks.push_back(std::move(*response.mutable_chunk()));
       }
@@ -81,14 +82,13 @@ class DifferenceReader {
     if (summary.parts_size() > 0) {
       ASSIGN_OR_RETURN(digest_, DigestOf(summary.parts(0).digest(), "the difference's digest"));
     }
-    AddSums(summary);
-    return absl::OkStatus();
+    return AddSums(summary);
   }
 
-  void AddSums(const v1::ContentSummary& summary) {
-    for (const v1::TensorTouched& touched : summary.sums()) {
-      (*set_.touched)[touched.tensor()] = FromProto(touched);
-    }
+  absl::Status AddSums(const v1::ContentSummary& summary) {
+    ASSIGN_OR_RETURN(const std::vector<wire::NumberedSums> list, wire::FromProto(summary.sums()));
+    for (const wire::NumberedSums& sums : list) (*set_.touched)[sums.of] = sums.sums;
+    return absl::OkStatus();
   }
 
   const Connection& connection_;

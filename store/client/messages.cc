@@ -10,13 +10,6 @@ Fingerprint FingerprintOf(const v1::Fingerprint& fingerprint) {
   return Fingerprint{{fingerprint.lane0(), fingerprint.lane1()}};
 }
 
-v1::Fingerprint ProtoOf(const Fingerprint& fingerprint) {
-  v1::Fingerprint out;
-  out.set_lane0(fingerprint.lanes[0]);
-  out.set_lane1(fingerprint.lanes[1]);
-  return out;
-}
-
 absl::StatusOr<CommitResult::Outcome> OutcomeOf(v1::Outcome outcome) {
   switch (outcome) {
     case v1::OUTCOME_COMMITTED:
@@ -192,10 +185,6 @@ OpenTransaction FromProto(const v1::TransactionEntry& transaction) {
   return out;
 }
 
-TouchedSums FromProto(const v1::TensorTouched& touched) {
-  return {FingerprintOf(touched.before()), FingerprintOf(touched.after())};
-}
-
 v1::BeginRequest ToProto(const PublishOptions& options, const std::string& actor) {
   const BeginOptions& begin = options.begin;
   v1::BeginRequest out;
@@ -225,14 +214,6 @@ v1::VersionName ToProto(VersionId version, const Digest& chain_digest) {
   v1::VersionName out;
   out.set_version(version.value());
   out.set_chain_digest(ToBytes(chain_digest));
-  return out;
-}
-
-v1::TensorTouched ToProto(TensorIndex tensor, const TouchedSums& sums) {
-  v1::TensorTouched out;
-  out.set_tensor(tensor);
-  *out.mutable_before() = ProtoOf(sums.before);
-  *out.mutable_after() = ProtoOf(sums.after);
   return out;
 }
 

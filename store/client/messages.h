@@ -23,10 +23,8 @@ TagInfo FromProto(const v1::TagEntry& tag);
 WorkerInfo FromProto(const v1::Worker& worker);
 WorkerCheck FromProto(const v1::WorkerAudit& audit);
 OpenTransaction FromProto(const v1::TransactionEntry& transaction);
-TouchedSums FromProto(const v1::TensorTouched& touched);
 
 v1::BeginRequest ToProto(const PublishOptions& options, const std::string& actor);
 v1::VersionName ToProto(VersionId version, const Digest& chain_digest);
-v1::TensorTouched ToProto(TensorIndex tensor, const TouchedSums& sums);
 
 }  // namespace wstore::client

@@ -205,10 +205,7 @@ class PublisherImpl final : public Publisher {
   absl::StatusOr<Decision> Send(EncodedSet set, PublishOptions options, Deadline deadline) {
     BeginOptions& begin = options.begin;
     begin.transaction_id = client::IdOrRandom(begin.transaction_id);
-    begin.parent = parent_.version;
-    begin.parent_chain_digest = parent_.chain_digest;
-    begin.base_digest = parent_.base_digest;
-    begin.move = parent_.move;
+    client::BuildOn(parent_, &options);
     options.contributor = 0;
     options.contributors = 1;
     absl::StatusOr<Decision> decision = client::PublishSet(

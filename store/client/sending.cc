@@ -12,6 +12,7 @@
 #include "common/strings.h"
 #include "store/client/difference.h"
 #include "store/client/messages.h"
+#include "store/client/transfer_messages.h"
 #include "wstore/chunk_header.h"
 
 namespace wstore::client {
@@ -26,7 +27,7 @@ constexpr size_t kSmallSetBytes = 64 << 10;
 // One stream of Put. `resumes`: the server is asked first what it has; otherwise it has nothing, or
 // what it is sent again. `safe` is the sequence number that the server expects next.
 absl::Status PutOnce(const Connection& connection, TransactionNumber transaction,
-                     uint32_t contributor, const std::vector<std::string>& chunks, bool resumes,
+                     uint32_t contributor, absl::Span<const std::string_view> chunks, bool resumes,
                      Deadline deadline) {
   grpc::ClientContext context;
   Connection::SetDeadline(&context, deadline);
@@ -46,7 +47,7 @@ absl::Status PutOnce(const Connection& connection, TransactionNumber transaction
   }
   for (uint64_t next = safe; next < chunks.size(); ++next) {
     request.set_sequence(next);
-    request.set_chunk(chunks[next]);
+    request.set_chunk(chunks[next].data(), chunks[next].size());
     grpc::WriteOptions options;
     if (next + 1 == chunks.size()) options.set_last_message();
     if (!stream->Write(request, options)) break;
@@ -71,19 +72,6 @@ absl::Status UnknownOutcome(const std::string& id, const absl::Status& cause) {
                    "' (`wstore tx show`), or do the same again under that id: ", cause.message()));
 }
 
-// A publish that cannot go on is taken back, so that others need not wait for it.
-void TakeBack(const Connection& connection, const std::string& id, const absl::Status& cause,
-              Deadline deadline) {
-  v1::AbortRequest request;
-  request.set_id(id);
-  request.set_reason(absl::StrCat("the contributor gave up: ", cause.message()).substr(0, 1000));
-  v1::AbortResponse response;
-  const int64_t micros = std::min(kAbortMicros, deadline.left_micros());
-  if (micros == 0) return;
-  static_cast<void>(
-      connection.Call(&v1::Store::Stub::Abort, request, &response, Deadline::After(micros)));
-}
-
 }  // namespace
 
 absl::Status Repeatable(const absl::Status& status) {
@@ -99,6 +87,14 @@ bool IsAmbiguous(const absl::Status& status) {
 std::string IdOrRandom(const std::string& id) {
   if (!id.empty()) return id;
   return absl::BytesToHexString(SecureRandomBytes(kRandomIdBytes));
+}
+
+void BuildOn(const HeadInfo& parent, PublishOptions* options) {
+  BeginOptions& begin = options->begin;
+  begin.parent = parent.version;
+  begin.parent_chain_digest = parent.chain_digest;
+  begin.base_digest = parent.base_digest;
+  begin.move = parent.move;
 }
 
 absl::StatusOr<Begun> Begin(const Connection& connection, const PublishOptions& options,
@@ -145,11 +141,30 @@ absl::Status PutSet(const Connection& connection, TransactionNumber transaction,
                     uint32_t contributor, EncodedSet* set, Deadline deadline) {
   RETURN_IF_ERROR(connection.CheckProcess());
   NameChunks(transaction, contributor, set);
+  return PutChunks(connection, transaction, contributor,
+                   std::vector<std::string_view>(set->chunks.begin(), set->chunks.end()), deadline);
+}
+
+absl::Status PutChunks(const Connection& connection, TransactionNumber transaction,
+                       uint32_t contributor, absl::Span<const std::string_view> chunks,
+                       Deadline deadline) {
   bool resumes = false;
   return Retry(deadline, [&] {
-    return Repeatable(PutOnce(connection, transaction, contributor, set->chunks,
+    return Repeatable(PutOnce(connection, transaction, contributor, chunks,
                               std::exchange(resumes, true), deadline));
   });
+}
+
+void TakeBack(const Connection& connection, const std::string& id, const absl::Status& cause,
+              Deadline deadline) {
+  v1::AbortRequest request;
+  request.set_id(id);
+  request.set_reason(absl::StrCat("the contributor gave up: ", cause.message()).substr(0, 1000));
+  v1::AbortResponse response;
+  const int64_t micros = std::min(kAbortMicros, deadline.left_micros());
+  if (micros == 0) return;
+  static_cast<void>(
+      connection.Call(&v1::Store::Stub::Abort, request, &response, Deadline::After(micros)));
 }
 
 absl::StatusOr<Decision> Settle(const Connection& connection, const std::string& id,
@@ -165,18 +180,29 @@ absl::StatusOr<Decision> Settle(const Connection& connection, const std::string&
   return IsAmbiguous(status) ? UnknownOutcome(id, cause) : status;
 }
 
+Declaration DeclarationOf(const EncodedSet& set) {
+  return {set.chunks.size(), set.elements, set.digest, set.touched};
+}
+
 absl::StatusOr<Decision> Commit(const Connection& connection, const std::string& id,
                                 TransactionNumber transaction, uint32_t contributor,
-                                const EncodedSet& set, bool sends_content, Deadline deadline) {
+                                const Declaration& declared, Content content,
+                                absl::Span<const std::string> included, Deadline deadline) {
   v1::CommitRequest request;
-  if (sends_content) request.mutable_content()->Assign(set.chunks.begin(), set.chunks.end());
+  if (content == Content::kIncluded) {
+    request.mutable_content()->Assign(included.begin(), included.end());
+  }
+  request.set_content_follows(content == Content::kFollows);
   request.set_transaction(transaction.value());
   request.set_contributor(contributor);
-  request.set_chunks(set.chunks.size());
-  request.set_digest(ToBytes(set.digest));
-  request.set_has_sums(set.touched.has_value());
-  if (set.touched) {
-    for (const auto& [tensor, sums] : *set.touched) *request.add_sums() = ToProto(tensor, sums);
+  request.set_chunks(declared.chunks);
+  request.set_elements(declared.elements);
+  request.set_digest(ToBytes(declared.digest));
+  if (declared.touched) {
+    v1::SumList* const list = request.mutable_sums();
+    for (const auto& [tensor, sums] : *declared.touched) {
+      wire::Add(tensor, sums, list);
+    }
   }
   v1::Decision decision;
   // It may be sent twice: a contributor that has finished may finish again.
@@ -283,7 +309,8 @@ absl::StatusOr<Decision> SendAndCommit(const Connection& connection, const Publi
     return put;
   }
   absl::StatusOr<Decision> decision =
-      Commit(connection, id, begun.transaction, options.contributor, *set, is_small, deadline);
+      Commit(connection, id, begun.transaction, options.contributor, DeclarationOf(*set),
+             is_small ? Content::kIncluded : Content::kSent, set->chunks, deadline);
   const absl::Status& status = decision.status();
   // Refused with its content, perhaps; what was aborted is not open any more.
   const bool is_open = !status.ok() && !absl::IsNotFound(status) && !absl::IsUnknown(status) &&

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "store/client/connection.h"
 #include "store/client/encoded_set.h"
 #include "wstore/served.h"
@@ -24,6 +27,9 @@ bool IsAmbiguous(const absl::Status& status);
 // "run-7/1", or 32 random hexadecimal digits.
 std::string IdOrRandom(const std::string& id);
 
+// What a publish says of the version that it was made against.
+void BuildOn(const HeadInfo& parent, PublishOptions* options);
+
 struct Begun {
   TransactionNumber transaction;
   VersionId version;
@@ -40,13 +46,32 @@ absl::StatusOr<Begun> Begin(const Connection& connection, const PublishOptions& 
 //   kNotFound: the transaction has ended
 absl::Status PutSet(const Connection& connection, TransactionNumber transaction,
                     uint32_t contributor, EncodedSet* set, Deadline deadline);
+// The same of chunks that have them.
+absl::Status PutChunks(const Connection& connection, TransactionNumber transaction,
+                       uint32_t contributor, absl::Span<const std::string_view> chunks,
+                       Deadline deadline);
+// Aborts a publish that cannot go on, so that others need not wait for it.
+void TakeBack(const Connection& connection, const std::string& id, const absl::Status& cause,
+              Deadline deadline);
 
-// Says that a contributor has sent all, or sends it with that, and waits for the decision.
+// What a contributor says of its chunks.
+struct Declaration {
+  uint64_t chunks = 0;
+  uint64_t elements = 0;
+  Digest digest;
+  std::optional<std::map<TensorIndex, TouchedSums>> touched;
+};
+Declaration DeclarationOf(const EncodedSet& set);
+
+// Says that a contributor has sent all, or sends it with that, or will send it, and waits for the
+// decision.
 //   kNotFound: nothing was committed under the id: the server was started again meanwhile
 //   kUnknown: neither the decision nor an answer to Ask came in time
+enum class Content { kSent, kIncluded, kFollows };
 absl::StatusOr<Decision> Commit(const Connection& connection, const std::string& id,
                                 TransactionNumber transaction, uint32_t contributor,
-                                const EncodedSet& set, bool sends_content, Deadline deadline);
+                                const Declaration& declared, Content content,
+                                absl::Span<const std::string> included, Deadline deadline);
 
 // What became of an id after `cause`.
 //   kNotFound, kAborted: as Ask says

@@ -22,6 +22,8 @@ namespace {
 constexpr int64_t kFirstPauseMicros = 50'000;
 constexpr int64_t kLongestPauseMicros = 1'000'000;
 constexpr size_t kChunksPerFrame = 4096;
+// Between chunks of one frame: less costs less than another frame.
+constexpr int64_t kMaxGapBytes = 4096;
 
 using Stream = grpc::ClientReaderWriter<v1::FromRoot, v1::ToRoot>;
 
@@ -39,12 +41,8 @@ std::vector<Stretch> Cut(std::vector<DeviceChunk> chunks, uint64_t frame_bytes) 
   const uint8_t* end = nullptr;
   for (const DeviceChunk& chunk : chunks) {
     const auto* const data = static_cast<const uint8_t*>(chunk.data);
-    const auto padded = [](const uint8_t* at) {
-      return (reinterpret_cast<uintptr_t>(at) + kFrameAlignment - 1) / kFrameAlignment *
-             kFrameAlignment;
-    };
     const bool follows =
-        end != nullptr && padded(end) == reinterpret_cast<uintptr_t>(data) &&
+        end != nullptr && data - end <= kMaxGapBytes &&
         data + chunk.size_bytes - stretches.back().data <= static_cast<int64_t>(frame_bytes) &&
         stretches.back().frame.chunks.size() < kChunksPerFrame;
     if (!follows) stretches.push_back({data, {}});

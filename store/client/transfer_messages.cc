@@ -12,6 +12,28 @@ constexpr int kMaxSettings = 64;
 
 }  // namespace
 
+void Add(uint32_t of, const TouchedSums& sums, v1::SumList* list) {
+  list->add_of(of);
+  for (const uint64_t lane : sums.before.lanes) list->add_lanes(lane);
+  for (const uint64_t lane : sums.after.lanes) list->add_lanes(lane);
+}
+
+absl::StatusOr<std::vector<NumberedSums>> FromProto(const v1::SumList& list) {
+  if (list.lanes_size() != 4 * int64_t{list.of_size()}) {
+    return absl::InvalidArgumentError(absl::StrCat("sums of ", list.of_size(), " with ",
+                                                   list.lanes_size(), " lanes; each has four"));
+  }
+  std::vector<NumberedSums> sums(static_cast<size_t>(list.of_size()));
+  const uint64_t* lane = list.lanes().data();
+  for (int i = 0; i < list.of_size(); ++i, lane += 4) {
+    if (i > 0 && list.of(i) <= list.of(i - 1)) {
+      return absl::InvalidArgumentError(absl::StrCat("sums do not ascend at ", list.of(i)));
+    }
+    sums[static_cast<size_t>(i)] = {list.of(i), {{{lane[0], lane[1]}}, {{lane[2], lane[3]}}}};
+  }
+  return sums;
+}
+
 v1::TransferHello ToProto(const TransferHello& hello) {
   v1::TransferHello out;
   out.set_host(hello.host);

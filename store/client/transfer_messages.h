@@ -1,12 +1,25 @@
-// Between messages of transfer groups and wstore/transfer_group.h, for both ends.
+// Messages of transfer groups, and lists of sums, for both ends.
 #pragma once
+
+#include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "wstore/fingerprint.h"
 #include "wstore/transfer_group.h"
 #include "wstore/v1/service.pb.h"
 
 namespace wstore::wire {
+
+// Sums of tensors or cells.
+void Add(uint32_t of, const TouchedSums& sums, v1::SumList* list);
+struct NumberedSums {
+  uint32_t of = 0;
+  TouchedSums sums;
+};
+// kInvalidArgument: other than four lanes for each, or they do not ascend
+absl::StatusOr<std::vector<NumberedSums>> FromProto(const v1::SumList& list);
 
 v1::TransferHello ToProto(const TransferHello& hello);
 v1::TransferRoute ToProto(TransferRoute route);

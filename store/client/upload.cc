@@ -97,8 +97,8 @@ class UploadImpl final : public Upload {
     if (absl::IsNotFound(sent)) return Ended(client::Settle(*connection_, id, sent, deadline));
     RETURN_IF_ERROR(sent);
     if (begun_.repeated) return Repeated(deadline);
-    return Ended(client::Commit(*connection_, id, begun_.transaction, options_.contributor, set_,
-                                /*sends_content=*/false, deadline));
+    return Ended(client::Commit(*connection_, id, begun_.transaction, options_.contributor,
+                                client::DeclarationOf(set_), client::Content::kSent, {}, deadline));
   }
 
   absl::Status Abort(const std::string& reason, Deadline deadline) override {

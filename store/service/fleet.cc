@@ -92,8 +92,8 @@ void Fleet::Feed(const protocol::CoordinatorEvent& event) {
   for (const protocol::CoordinatorEffect& effect : effects.list) {
     std::visit([this](const auto& one) { Carry(one); }, effect);
   }
-  strand_.WakeAt(std::min(effects.wake_at, transfers_.Tick(now())),
-                 [this] { Feed(protocol::CoordinatorTick{}); });
+  const int64_t late_at = late_ ? late_->deadline : protocol::kNever;
+  strand_.WakeAt(std::min({effects.wake_at, transfers_.Tick(now()), late_at}), [this] { Tick(); });
   std::erase_if(details_, [this](const auto& entry) {
     const bool open = state_.active && state_.active->request.id == entry.first;
     return !open && !(state_.pending_rollback && state_.pending_rollback->id == entry.first);
@@ -208,8 +208,17 @@ void Fleet::Carry(const protocol::CompleteContent& effect) {
   const protocol::ActiveTransaction& active = *state_.active;
   const TransactionNumber number = effect.transaction;
   if (MakesVersion(active.request.kind)) {
-    work_.Post([this, number, id = active.request.id, parent = active.from.version] {
-      absl::StatusOr<LiveContent> content = live_.CompleteContent(number);
+    late_.reset();
+    const auto coming = live_.FindContent(number);
+    if (coming.ok() && MayDecideEarly(number) && !(*coming)->is_whole(0)) {
+      late_.emplace();
+      late_->transaction = number;
+      late_->id = active.request.id;
+    }
+    work_.Post([this, number, id = active.request.id, parent = active.from.version,
+                is_late = late_.has_value()] {
+      absl::StatusOr<LiveContent> content =
+          is_late ? live_.ForetellContent(number) : live_.CompleteContent(number);
       const bool unchanged = content.ok() && content->elements == 0;
       absl::Status status = content.status();
       if (unchanged) {
@@ -264,6 +273,9 @@ void Fleet::Carry(const protocol::WriteRecord& effect) {
   record.message = details->second.message;
   record.caller = details->second.caller;
   record.duration_micros = now() - details->second.begun_at;
+  if (late_ && late_->transaction == record.transaction) {
+    return DecidedEarly(std::move(record), details->second.why);
+  }
   PostJournal([this, record, why = details->second.why] { CommitRecord(record, why); });
 }
 
@@ -293,6 +305,7 @@ void Fleet::CommitRecord(const LiveRecord& record, const std::string& why) {
 }
 
 void Fleet::Carry(const protocol::ReopenJournal&) {
+  late_.reset();
   PostJournal([this] { ReopenUntilItWorks(); });
 }
 
@@ -311,6 +324,7 @@ void Fleet::ReopenUntilItWorks() {
       Log("level=info event=reopened");
       strand_.Post([this, view = *std::move(view), generation = journal_generation_] {
         generation_ = generation;
+        late_.reset();
         Feed(protocol::Started{ToJournalView(view)});
         AnswerAll(absl::UnknownError("the journal was reopened meanwhile; ask by id"));
       });
@@ -323,6 +337,7 @@ void Fleet::ReopenUntilItWorks() {
 }
 
 void Fleet::Carry(const protocol::DiscardContent& effect) {
+  if (late_ && late_->transaction == effect.transaction) late_.reset();
   live_.DiscardContent(effect.transaction);
   {
     const std::lock_guard<std::mutex> lock(mutex_);

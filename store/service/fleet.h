@@ -62,7 +62,9 @@ class Fleet {
 
   // Publishing. kBegun or kRepeated, or an error; then content goes to LiveStore::FindContent.
   void Begin(BeginPublish request, AnswerFn done);
-  // The contributor has put and finished its content (StagedContent::Finish).
+  // The contributor has put and finished its content (StagedContent::Finish), or has declared it
+  // (Declare). Where the declaration is enough the decision does not wait for the chunks; for them
+  // this is called again.
   void ContentStaged(TransactionNumber transaction, uint32_t contributor);
   void Abort(const std::string& id, const std::string& reason, StatusFn done);
   // Waits while it is open.
@@ -135,6 +137,16 @@ class Fleet {
     int64_t begun_at = 0;
     bool unchanged = false;  // nothing differs
   };
+  // A publish that is decided before its content has come.
+  struct Late {
+    TransactionNumber transaction;
+    std::string id;
+    bool is_here = false;  // all that was declared
+    bool is_completing = false;
+    std::optional<LiveRecord> record;  // decided: to be written as soon as the content is there
+    std::string why;
+    int64_t deadline = protocol::kNever;  // of `record`
+  };
   struct Verification {
     std::map<RankProcess, WorkerAudit> rows;
     size_t missing = 0;
@@ -171,6 +183,14 @@ class Fleet {
   // In the journal's thread.
   void ReopenUntilItWorks();
   void CommitRecord(const LiveRecord& record, const std::string& why);
+  // fleet_late.cc
+  bool MayDecideEarly(TransactionNumber transaction) const;
+  void ContentCame(TransactionNumber transaction, uint32_t contributor);
+  void CompleteLate();
+  void LateCompleted(TransactionNumber transaction, const absl::Status& status);
+  void DecidedEarly(LiveRecord record, const std::string& why);
+  void LoseLate(const absl::Status& status);
+  void Tick();
   bool JournalFailed() const;  // in any
 
   // fleet_calls.cc
@@ -207,6 +227,7 @@ class Fleet {
   uint64_t next_waiter_ = 1;
   std::map<std::string, Details> details_;        // by id, of what is open or waits
   std::map<TransactionNumber, std::string> ids_;  // of the latest publishes
+  std::optional<Late> late_;
   std::map<RankProcess, RankConnection> ranks_;
   VoteBook votes_;
   TransferBook transfers_;

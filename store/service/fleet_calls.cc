@@ -137,9 +137,7 @@ void Fleet::BeginNow(const BeginPublish& request, const AnswerFn& done) {
 }
 
 void Fleet::ContentStaged(TransactionNumber transaction, uint32_t contributor) {
-  strand_.Post([this, transaction, contributor] {
-    Feed(protocol::ContentStaged{transaction, contributor});
-  });
+  strand_.Post([this, transaction, contributor] { ContentCame(transaction, contributor); });
 }
 
 void Fleet::Abort(const std::string& id, const std::string& reason, StatusFn done) {

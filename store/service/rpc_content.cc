@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "store/client/transfer_messages.h"
 #include "store/service/rpc_messages.h"
 
 namespace wstore::service {
@@ -72,10 +73,10 @@ class SummarySender {
   void Set(v1::ContentSummary summary, const TouchedByTensor& touched) {
     messages_.clear();
     for (const auto& [tensor, sums] : touched) {
-      if (static_cast<size_t>(summary.sums_size()) == kSumsPerMessage) {
+      if (static_cast<size_t>(summary.sums().of_size()) == kSumsPerMessage) {
         messages_.push_back(std::exchange(summary, {}));
       }
-      *summary.add_sums() = ToProto(tensor, sums);
+      wire::Add(tensor, sums, summary.mutable_sums());
     }
     messages_.push_back(std::move(summary));
   }
@@ -229,6 +230,7 @@ class ContentProducer final : public Producer<v1::ReadContentResponse> {
       : live_(live),
         fleet_(fleet),
         content_(std::move(content)),
+        without_sums_(request.without_sums()),
         next_(request.skip_chunks().begin(), request.skip_chunks().end()) {
     next_.resize(content_->contributors());
   }
@@ -263,6 +265,7 @@ class ContentProducer final : public Producer<v1::ReadContentResponse> {
         complete_ = *std::move(complete);
         return Produce(response);  // the last chunks may have come since they were looked for
       }
+      if (!HasSentAll()) return Next::kWait;
       Summarise(*std::exchange(complete_, std::nullopt));
     }
     if (!summary_.Send(response)) return Next::kEnd;
@@ -270,6 +273,14 @@ class ContentProducer final : public Producer<v1::ReadContentResponse> {
   }
 
  private:
+  // A publish may be decided while its chunks are still coming.
+  bool HasSentAll() const {
+    for (uint32_t i = 0; i < content_->contributors(); ++i) {
+      if (next_[i] < content_->summary(i)->chunks) return false;
+    }
+    return true;
+  }
+
   void Summarise(const LiveContent& complete) {
     v1::ContentSummary summary;
     summary.mutable_to()->set_chain_digest(ToBytes(complete.chain_digest));
@@ -280,13 +291,14 @@ class ContentProducer final : public Producer<v1::ReadContentResponse> {
       part->set_chunks(sent->chunks);
       part->set_digest(ToBytes(sent->digest));
     }
-    summary_.Set(std::move(summary), complete.touched);
+    summary_.Set(std::move(summary), without_sums_ ? TouchedByTensor() : complete.touched);
     summarised_ = true;
   }
 
   LiveStore& live_;
   Fleet& fleet_;
   const std::shared_ptr<StagedContent> content_;
+  const bool without_sums_;
   std::optional<uint64_t> watch_;
   std::vector<uint64_t> next_;
   std::optional<LiveContent> complete_;  // all chunks are there

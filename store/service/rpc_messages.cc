@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "store/client/transfer_messages.h"
 
 namespace wstore::service {
 namespace {
@@ -123,15 +124,12 @@ absl::StatusOr<ContributorSummary> FromProto(const v1::CommitRequest& request) {
   ContributorSummary summary;
   summary.chunks = request.chunks();
   ASSIGN_OR_RETURN(summary.digest, RequiredDigest("digest", request.digest()));
+  if (request.content_follows()) summary.elements = request.elements();
   if (!request.has_sums()) return summary;
   summary.sums.emplace();
-  for (const v1::TensorTouched& entry : request.sums()) {
-    const TouchedSums sums{FromProto(entry.before()), FromProto(entry.after())};
-    if (!summary.sums->empty() && entry.tensor() <= summary.sums->rbegin()->first) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sums do not ascend at tensor ", entry.tensor()));
-    }
-    summary.sums->emplace(entry.tensor(), sums);
+  ASSIGN_OR_RETURN(const std::vector<wire::NumberedSums> list, wire::FromProto(request.sums()));
+  for (const wire::NumberedSums& sums : list) {
+    summary.sums->emplace_hint(summary.sums->end(), sums.of, sums.sums);
   }
   return summary;
 }
@@ -171,12 +169,11 @@ absl::StatusOr<protocol::Report> FromProto(const v1::Report& report,
   return out;
 }
 
-std::vector<CellSums> FromProto(const google::protobuf::RepeatedPtrField<v1::CellSum>& cells) {
+absl::StatusOr<std::vector<CellSums>> CellsFromProto(const v1::SumList& cells) {
+  ASSIGN_OR_RETURN(const std::vector<wire::NumberedSums> list, wire::FromProto(cells));
   std::vector<CellSums> out;
-  out.reserve(cells.size());
-  for (const v1::CellSum& cell : cells) {
-    out.push_back({cell.cell(), {FromProto(cell.before()), FromProto(cell.after())}});
-  }
+  out.reserve(list.size());
+  for (const wire::NumberedSums& sums : list) out.push_back({sums.of, sums.sums});
   return out;
 }
 
@@ -342,14 +339,6 @@ v1::Order ToProto(const RankOrder& rank_order) {
   out.set_contributors(rank_order.contributors);
   out.set_why(rank_order.why);
   out.set_carried(rank_order.carried);
-  return out;
-}
-
-v1::TensorTouched ToProto(TensorIndex tensor, const TouchedSums& sums) {
-  v1::TensorTouched out;
-  out.set_tensor(tensor);
-  *out.mutable_before() = ToProto(sums.before);
-  *out.mutable_after() = ToProto(sums.after);
   return out;
 }
 

@@ -30,7 +30,7 @@ absl::StatusOr<VersionName> FromProto(const v1::VersionName& name, const char* f
 absl::StatusOr<protocol::Report> FromProto(const v1::Report& report,
                                            const RankRegistration& registration);
 // `after_only`: of an audit.
-std::vector<CellSums> FromProto(const google::protobuf::RepeatedPtrField<v1::CellSum>& cells);
+absl::StatusOr<std::vector<CellSums>> CellsFromProto(const v1::SumList& cells);
 Fingerprint FromProto(const v1::Fingerprint& fingerprint);
 absl::Status CheckText(const char* field, const std::string& text, size_t limit);
 
@@ -45,7 +45,6 @@ v1::Hold ToProto(const HoldInfo& hold);
 v1::Worker ToProto(const WorkerRow& row, MoveNumber head);
 v1::TransactionEntry ToProto(const TransactionRow& row);
 v1::Order ToProto(const RankOrder& order);
-v1::TensorTouched ToProto(TensorIndex tensor, const TouchedSums& sums);
 
 // The state in the words of `status`; `store_state` is that of the store itself.
 std::string StateWord(const HeadState& state, const std::string& store_state);

@@ -131,7 +131,8 @@ RpcService::Unary* RpcService::Commit(Context* context, const v1::CommitRequest*
     for (int i = 0; i < request->content_size(); ++i) {
       RETURN_IF_ERROR(content->Put(contributor, static_cast<uint64_t>(i), request->content(i)));
     }
-    return content->Finish(contributor, std::move(summary));
+    return request->content_follows() ? content->Declare(contributor, std::move(summary))
+                                      : content->Finish(contributor, std::move(summary));
   };
   const auto commit = [this, call, request, response, transaction, contributor, take] {
     const absl::Status taken = take();

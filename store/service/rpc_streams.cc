@@ -69,7 +69,10 @@ class PutReactor final : public grpc::ServerBidiReactor<v1::PutRequest, v1::PutR
     }
     RETURN_IF_ERROR(service_.live().FindContent(transaction_).status());
     if (request_.chunk().empty()) return absl::OkStatus();
-    return content_->Put(contributor_, request_.sequence(), request_.chunk());
+    RETURN_IF_ERROR(content_->Put(contributor_, request_.sequence(), request_.chunk()));
+    if (content_->is_whole(contributor_))
+      service_.fleet().ContentStaged(transaction_, contributor_);
+    return absl::OkStatus();
   }
 
   void Acknowledge() {
@@ -437,15 +440,17 @@ class AttachReactor final : public grpc::ServerBidiReactor<v1::FromRank, v1::ToR
         fleet.Report(std::move(report), sink_.get());
         return absl::OkStatus();
       }
-      case v1::FromRank::kVote:
+      case v1::FromRank::kVote: {
+        ASSIGN_OR_RETURN(std::vector<CellSums> cells, CellsFromProto(request_.vote().cells()));
         fleet.Vote(registration_->process, TransactionNumber(request_.vote().transaction()),
-                   FromProto(request_.vote().cells()));
+                   std::move(cells));
         return absl::OkStatus();
+      }
       case v1::FromRank::kAudit: {
         const v1::Audit& audit = request_.audit();
         ASSIGN_OR_RETURN(const VersionName version, FromProto(audit.version(), "audited version"));
-        fleet.Audit(registration_->process, audit.audit(), version, FromProto(audit.cells()),
-                    audit.last());
+        ASSIGN_OR_RETURN(std::vector<CellSums> cells, CellsFromProto(audit.cells()));
+        fleet.Audit(registration_->process, audit.audit(), version, std::move(cells), audit.last());
         return absl::OkStatus();
       }
       case v1::FromRank::kTransfer: {

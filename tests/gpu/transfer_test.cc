@@ -104,27 +104,45 @@ TEST_CASE("D01 survivors of a rank that dies or stands still return in time and 
   }
 }
 
+// The first of `survivors` is the root. In every round they lose another peer, killed and stopped
+// in turn; then they form one more group with a process that has seen nothing of that.
+void RequireOutlives(const std::vector<uint32_t>& survivors, uint32_t rounds, uint64_t seed) {
+  const auto peer = [&](uint32_t round) { return static_cast<uint32_t>(survivors.size()) + round; };
+  TransferScript script;
+  for (uint32_t round = 0; round <= rounds; ++round) {
+    script.rounds.push_back(survivors);
+    script.rounds.back().push_back(peer(round));
+    if (round < rounds) {
+      script.faults.push_back({peer(round), round, "1", round % 2 == 0 ? "kill" : "stop"});
+    }
+  }
+  TransferRanks ranks(script, seed);
+  for (const uint32_t rank : survivors) {
+    for (uint32_t round = 0; round < rounds; ++round) {
+      ranks.Find(rank, absl::StrCat("failed ", round, " "));
+    }
+    ranks.Find(rank, absl::StrCat("whole ", rounds));
+  }
+  const std::string fresh = ranks.Find(peer(rounds), "end");
+  for (const uint32_t rank : survivors) {
+    const std::string end = ranks.Find(rank, "end");
+    INFO("rank " << rank << ": " << end << "\nbeside one that was in one group:\n" << fresh);
+    REQUIRE(ValueOf(end, "descriptors") <= ValueOf(fresh, "descriptors") + 2 * rounds);
+    REQUIRE(ValueOf(end, "threads") <= ValueOf(fresh, "threads") + 2);
+    REQUIRE(ranks.process(rank).Wait(60 * kSecond) == 0);
+  }
+}
+
 TEST_CASE("D02 a process outlives many groups that broke, with no more descriptors or threads") {
   REQUIRE_NCCL();
-  // Rank 0 loses another peer in every round.
-  constexpr uint32_t kRounds = 8;
-  TransferScript script;
-  for (uint32_t round = 0; round < kRounds; ++round) {
-    script.rounds.push_back({0, round + 1});
-    script.faults.push_back({round + 1, round, "1", round % 2 == 0 ? "kill" : "stop"});
-  }
-  script.rounds.push_back({0, kRounds + 1});
-  TransferRanks ranks(script, TestSeed("transfer cycles"));
-  for (uint32_t round = 0; round < kRounds; ++round) {
-    ranks.Find(0, absl::StrCat("failed ", round, " "));
-  }
-  ranks.Find(0, absl::StrCat("whole ", kRounds));
-  const std::string end = ranks.Find(0, "end");
-  const std::string fresh = ranks.Find(kRounds + 1, "end");
-  INFO(end << "\nbeside one that was in one group:\n" << fresh);
-  REQUIRE(ValueOf(end, "descriptors") <= ValueOf(fresh, "descriptors") + 2 * kRounds);
-  REQUIRE(ValueOf(end, "threads") <= ValueOf(fresh, "threads") + 2);
-  REQUIRE(ranks.process(0).Wait(60 * kSecond) == 0);
+  RequireOutlives({0}, 8, TestSeed("transfer cycles"));
+}
+
+TEST_CASE("D02 100 groups that broke, a quarter of them with one survivor", "[.][cycles]") {
+  REQUIRE_NCCL();
+  const uint64_t seed = TestSeed("many transfer cycles");
+  RequireOutlives({0}, 25, seed);
+  for (uint64_t i = 1; i <= 3; ++i) RequireOutlives({0, 1}, 25, seed + i);
 }
 
 TEST_CASE("D05 a rank on the root's GPU reads the root's memory, in its process and by CUDA IPC") {

@@ -16,6 +16,8 @@ absl::Span<const Benchmark> Benchmarks() {
       {"publish", "a whole publish, against xdelta3 and zstd --patch-from", false, RunPublish},
       {"service", "commits, catch-up and slow readers of a server, against disk and bare stream",
        false, RunService},
+      {"update", "whole updates from a GPU into a rank that serves, against one tensor by tensor",
+       true, RunGpuUpdate},
   };
   return kBenchmarks;
 }

@@ -35,6 +35,9 @@ struct Options {
   // "cpu" or "cuda:0"; empty: none was named, and benchmarks that need a GPU are left out of a run
   // of all.
   std::string device;
+  // update: the rank is on the trainer's GPU; otherwise on the next one.
+  bool colocated = false;
+  bool has_peer = false;  // found out by the benchmark
   // Told what is being done.
   std::function<void(std::string_view)> report;
 };
@@ -59,5 +62,7 @@ absl::StatusOr<std::vector<Measurement>> RunService(const Options& options);
 absl::StatusOr<std::vector<Measurement>> RunGpuApply(const Options& options);
 absl::StatusOr<std::vector<Measurement>> RunGpuAudit(const Options& options);
 absl::StatusOr<std::vector<Measurement>> RunGpuDiff(const Options& options);
+// Needs NCCL to be built.
+absl::StatusOr<std::vector<Measurement>> RunGpuUpdate(const Options& options);
 
 }  // namespace wstore::bench

@@ -16,8 +16,8 @@
 #include "tools/bench/bare_stream.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/harness.h"
+#include "tools/bench/served_store.h"
 #include "tools/bench/workload.h"
-#include "tools/process/child_process.h"
 #include "wstore/layout_builder.h"
 #include "wstore/publisher.h"
 #include "wstore/store.h"
@@ -27,59 +27,14 @@ namespace wstore::bench {
 namespace {
 
 constexpr int kRanks = 4;
-constexpr int64_t kCallMicros = 60'000'000;
 constexpr double kProtocolSeconds = 0.005;
 constexpr double kMemoryLimitBytes = 1 << 30;  // ServerOptions::memory_limit_bytes
 constexpr auto kEngineStep = std::chrono::microseconds(500);
-
-Deadline Soon() { return Deadline::After(kCallMicros); }
 
 double Percentile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
 }
-
-// `wstore serve` on a store of its own.
-class Served {
- public:
-  static absl::StatusOr<std::unique_ptr<Served>> Start(const Options& options,
-                                                       const Scratch& scratch,
-                                                       const std::string& name) {
-    const std::string store = scratch / name;
-    ChildProcess::Options child;
-    child.out_path = store + ".log";
-    ASSIGN_OR_RETURN(std::unique_ptr<ChildProcess> process,
-                     ChildProcess::Start({options.program, "--store", store, "serve", "--lease",
-                                          "1s", "--skew", "100ms"},
-                                         child));
-    auto served = std::make_unique<Served>();
-    served->process_ = std::move(process);
-    served->connect_.address = absl::StrCat("unix:", store, "/wstore.sock");
-    ASSIGN_OR_RETURN(served->client_, Client::Connect(served->connect_));
-    // Leases of a run before it might still hold.
-    for (const Deadline deadline = Soon();;) {
-      ASSIGN_OR_RETURN(const ServedHead head, served->client_->Head(deadline));
-      if (head.state != "recovering") return served;
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-  }
-
-  const std::shared_ptr<Client>& client() const { return client_; }
-  const ConnectOptions& connect() const { return connect_; }
-  // The most memory that it has had.
-  absl::StatusOr<double> PeakBytes() const {
-    std::ifstream status(absl::StrCat("/proc/", process_->pid(), "/status"));
-    for (std::string line; std::getline(status, line);) {
-      if (line.rfind("VmHWM:", 0) == 0) return std::stod(line.substr(6)) * 1024;
-    }
-    return absl::UnavailableError("the server is gone");
-  }
-
- private:
-  std::unique_ptr<ChildProcess> process_;
-  ConnectOptions connect_;
-  std::shared_ptr<Client> client_;
-};
 
 // A rank that holds every tensor whole, and an engine that makes steps.
 class Rank {

@@ -6,7 +6,6 @@
 #include <catch2/catch.hpp>
 #endif
 
-#include <cstdio>
 #include <cstring>
 
 #include "tools/wstore/app.h"
@@ -18,6 +17,6 @@ int main(int argc, char** argv) {
   if (argc >= 2 && std::strcmp(argv[1], "gpu_tests") == 0) {
     return Catch::Session().run(argc - 1, argv + 1);
   }
-  std::fprintf(stderr, "Usage: %s wstore|gpu_tests ARGUMENT...\n", argv[0]);
-  return 2;
+  // As `wstore` itself, which it is to those that it starts.
+  return static_cast<int>(wstore::cli::RunCommandLine(argc, argv));
 }

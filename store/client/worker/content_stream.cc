@@ -1,4 +1,5 @@
 #include "store/client/worker/content_stream.h"
+#include "store/client/transfer_messages.h"
 
 #include <algorithm>
 #include <chrono>
@@ -50,10 +51,8 @@ absl::Status AddSummary(const v1::ContentSummary& from, bool is_first, UpdateSum
     }
   }
   if (!to->declared) return absl::InternalError("the server sent sums before the summary");
-  for (const v1::TensorTouched& sums : from.sums()) {
-    to->declared->push_back(
-        {sums.tensor(), TouchedSums{FromProto(sums.before()), FromProto(sums.after())}});
-  }
+  ASSIGN_OR_RETURN(const std::vector<wire::NumberedSums> list, wire::FromProto(from.sums()));
+  for (const wire::NumberedSums& sums : list) to->declared->push_back({sums.of, sums.sums});
   return absl::OkStatus();
 }
 
@@ -120,6 +119,7 @@ absl::StatusOr<UpdateSummary> FetchOpenPublish(const Connection& connection, Rep
     v1::ReadContentRequest request;
     request.set_transaction(transaction.value());
     for (const uint64_t chunks : *skip) request.add_skip_chunks(chunks);
+    request.set_without_sums(true);
     bool is_first = true;
     Cancellation::Call call(cancellation);
     const auto reader = connection.stub().ReadContent(call.context(), request);
@@ -143,6 +143,7 @@ absl::StatusOr<UpdateSummary> FetchOpenPublish(const Connection& connection, Rep
   });
   RETURN_IF_ERROR(fetched);
   RETURN_IF_ERROR(refused);
+  summary.declared.reset();
   return summary;
 }
 

@@ -55,8 +55,9 @@ absl::Status RepeatUntilSettled(Cancellation& cancellation,
                                 const std::function<absl::Status(bool* progress)>& attempt);
 
 // Stage an update that was begun in `replica`. What they return is for FinishStaging; without
-// to_chain_digest. `declared` is always set. `delivery`: chunks that come another way, and are
-// fetched only where that fails; null: none.
+// to_chain_digest. `declared` is set for a difference only: the votes for an open publish are
+// judged by the server. `delivery`: chunks that come another way, and are fetched only where that
+// fails; null: none.
 absl::StatusOr<UpdateSummary> StageOpenPublish(const Connection& connection, Replica& replica,
                                                TransactionNumber transaction, uint32_t contributors,
                                                Delivery* delivery, Cancellation& cancellation);

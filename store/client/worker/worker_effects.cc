@@ -111,13 +111,7 @@ absl::StatusOr<StagedReport> Worker::Impl::Stage(Update& update) {
       return replica_->StageDeviceChunks(chunks);
     });
   }
-  absl::StatusOr<UpdateSummary> summary =
-      update.open_publish
-          ? client::StageOpenPublish(*connection_, *replica_, header.transaction,
-                                     header.contributors, update.delivery.get(),
-                                     update.cancellation)
-          : client::StageDifference(*connection_, *replica_, base_->manifest, header.transaction,
-                                    update.from, update.to, update.cancellation);
+  absl::StatusOr<UpdateSummary> summary = StageContent(update);
   RETURN_IF_ERROR(summary.status());
   {
     std::unique_lock<std::mutex> lock(update.mutex);
@@ -128,6 +122,26 @@ absl::StatusOr<StagedReport> Worker::Impl::Stage(Update& update) {
   // Where the model is spread over ranks the server compares the sums of all.
   if (ranks_ > 1) summary->declared.reset();
   return replica_->FinishStaging(*summary);
+}
+
+absl::StatusOr<UpdateSummary> Worker::Impl::StageContent(Update& update) {
+  const UpdateHeader& header = update.header;
+  if (update.open_publish) {
+    return client::StageOpenPublish(*connection_, *replica_, header.transaction,
+                                    header.contributors, update.delivery.get(),
+                                    update.cancellation);
+  }
+  // The way back may be here already. The sums of it are judged like any other's.
+  const std::vector<VersionName> kept = replica_->history();
+  if (std::find(kept.begin(), kept.end(), update.to) != kept.end()) {
+    const absl::Status staged = replica_->StageFromHistory(header.transaction);
+    if (!absl::IsNotFound(staged)) {
+      RETURN_IF_ERROR(staged);
+      return UpdateSummary();
+    }
+  }
+  return client::StageDifference(*connection_, *replica_, base_->manifest, header.transaction,
+                                 update.from, update.to, update.cancellation);
 }
 
 void Worker::Impl::Staged(const std::shared_ptr<Update>& update,

@@ -129,6 +129,7 @@ class Worker::Impl {
   void Carry(const protocol::Stop& effect);
   void Carry(const protocol::WorkerLog& effect);
   absl::StatusOr<StagedReport> Stage(Update& update);
+  absl::StatusOr<UpdateSummary> StageContent(Update& update);
   void Cancel(Update& update);
   void Staged(const std::shared_ptr<Update>& update, const absl::StatusOr<StagedReport>& report);
   void WriteMemory(std::function<absl::Status()> write,

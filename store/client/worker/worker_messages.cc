@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "store/client/transfer_messages.h"
 
 namespace wstore::client {
 namespace {
@@ -102,10 +103,7 @@ std::vector<v1::FromRank> VoteMessages(TransactionNumber transaction,
     vote.set_transaction(transaction.value());
     const size_t end = std::min(cells.size(), next + kCellsPerMessage);
     for (; next < end; ++next) {
-      v1::CellSum& cell = *vote.add_cells();
-      cell.set_cell(cells[next].cell);
-      *cell.mutable_before() = ToProto(cells[next].sums.before);
-      *cell.mutable_after() = ToProto(cells[next].sums.after);
+      wire::Add(cells[next].cell, cells[next].sums, vote.mutable_cells());
     }
     vote.set_last(next == cells.size());
   } while (next < cells.size());
@@ -122,9 +120,7 @@ std::vector<v1::FromRank> AuditMessages(uint64_t audit, const VersionName& versi
     *part.mutable_version() = ToProto(version);
     const size_t end = std::min(cells.size(), next + kCellsPerMessage);
     for (; next < end; ++next) {
-      v1::CellSum& cell = *part.add_cells();
-      cell.set_cell(static_cast<uint32_t>(next));
-      *cell.mutable_after() = ToProto(cells[next]);
+      wire::Add(static_cast<uint32_t>(next), {{}, cells[next]}, part.mutable_cells());
     }
     part.set_last(next == cells.size());
   } while (next < cells.size());

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "store/client/transfer_messages.h"
 #include "store/service/metrics.h"
 #include "store/service/rpc_messages.h"
 #include "tests/support/random.h"
@@ -104,9 +105,9 @@ class Served {
     commit.set_transaction(begun.transaction());
     commit.set_chunks(part.summary.chunks);
     commit.set_digest(ToBytes(part.summary.digest));
-    commit.set_has_sums(true);
+    commit.mutable_sums();
     for (const auto& [tensor, sums] : *part.summary.sums) {
-      *commit.add_sums() = service::ToProto(tensor, sums);
+      wire::Add(tensor, sums, commit.mutable_sums());
     }
     return stub->Commit(Context().get(), commit, decision);
   }

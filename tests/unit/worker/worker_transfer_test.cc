@@ -218,6 +218,213 @@ TEST_CASE("a trainer sends its chunks to the ranks, and copies of them to the st
   for (auto& rank : near.ranks) REQUIRE(rank->worker().status().carried_bytes > 0);
 }
 
+namespace {
+
+// A publish that is declared before its chunks are put.
+struct EarlyPublish {
+  EarlyPublish(ServedModel& model, uint64_t from, double density)
+      : served(model), next(model.Changed(model.versions.at(from), density)) {
+    v1::BeginRequest begin;
+    begin.set_id("early");
+    begin.set_durability(v1::DURABILITY_ASYNC);
+    begin.set_carried(true);
+    v1::BeginResponse begun;
+    REQUIRE(served.stub->Begin(ServedModel::Context().get(), begin, &begun).ok());
+    transaction = TransactionNumber(begun.transaction());
+    PatchDigester digester(served.manifest());
+    const NaiveTensors& before = served.versions.at(from);
+    chunks = served.Chunks(before, next, begun.transaction(), &digester);
+    commit.set_transaction(begun.transaction());
+    commit.set_chunks(chunks.size());
+    commit.set_digest(ToBytes(digester.Finish()));
+    commit.set_content_follows(true);
+    commit.mutable_sums();
+    v1::GetStatusRequest request;
+    v1::Status status;
+    REQUIRE(served.stub->GetStatus(ServedModel::Context().get(), request, &status).ok());
+    Declare(before, status.head().base_digest());
+  }
+
+  // Element by element.
+  void Declare(const NaiveTensors& before, const std::string& base_digest) {
+    Digest digest;
+    std::memcpy(digest.bytes.data(), base_digest.data(), digest.bytes.size());
+    const FingerprintKey key(digest);
+    const auto at = [](const std::string& bytes, size_t offset) {
+      return absl::Span<const uint8_t>(reinterpret_cast<const uint8_t*>(&bytes[offset]), 2);
+    };
+    for (TensorIndex i = 0; i < served.manifest().size(); ++i) {
+      const std::string& name = served.manifest().tensor(i).spec.name;
+      const std::string& old = before.at(name).bytes;
+      const std::string& now = next.at(name).bytes;
+      const TensorFingerprinter fingerprinter(key, name);
+      TouchedSums sums;
+      for (size_t offset = 0; offset < old.size(); offset += 2) {
+        if (std::memcmp(&old[offset], &now[offset], 2) == 0) continue;
+        sums.before += fingerprinter.Sum(offset, at(old, offset));
+        sums.after += fingerprinter.Sum(offset, at(now, offset));
+        commit.set_elements(commit.elements() + 1);
+      }
+      if (old == now) continue;
+      commit.mutable_sums()->add_of(i);
+      for (const Fingerprint& sum : {sums.before, sums.after}) {
+        for (const uint64_t lane : sum.lanes) commit.mutable_sums()->add_lanes(lane);
+      }
+    }
+  }
+
+  grpc::Status Put() {
+    auto context = ServedModel::Context();
+    const auto stream = served.stub->Put(context.get());
+    v1::PutRequest request;
+    request.set_transaction(transaction.value());
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      request.set_sequence(i);
+      request.set_chunk(chunks[i]);
+      stream->Write(request);
+    }
+    stream->WritesDone();
+    v1::PutResponse response;
+    while (stream->Read(&response)) {
+    }
+    return stream->Finish();
+  }
+
+  grpc::Status Commit(v1::Decision* decision) {
+    return served.stub->Commit(ServedModel::Context().get(), commit, decision);
+  }
+
+  ServedModel& served;
+  const NaiveTensors next;
+  TransactionNumber transaction;
+  std::vector<std::string> chunks;
+  v1::CommitRequest commit;
+};
+
+}  // namespace
+
+TEST_CASE("an async publish that was declared is served before its chunks are in the store") {
+  Carried carried(TestSeed("declared"));
+  ServedModel& served = carried.served;
+  TestInstance near(served, "near", 2);
+  Carried::Reach(near);
+  near.Start();
+  near.AwaitServing(0);
+  REQUIRE_OK(carried.lead->AwaitRanks(2, Deadline::After(10 * kSecond)));
+  EarlyPublish publish(served, 0, 0.2);
+  const Arena arena(publish.chunks);
+  REQUIRE_OK(carried.Send(publish.transaction, arena.chunks()));
+  v1::Decision decision;
+  REQUIRE(publish.Commit(&decision).ok());
+  REQUIRE(decision.outcome() == v1::OUTCOME_SERVED_NOT_DURABLE);
+  REQUIRE(decision.head().durable_version() == 0);
+  near.AwaitServing(1);
+  near.RequireHolds(publish.next);
+  REQUIRE(publish.Put().ok());
+  REQUIRE(WaitUntil([&] {
+    v1::Status status;
+    REQUIRE(served.stub->GetStatus(ServedModel::Context().get(), {}, &status).ok());
+    return status.head().durable_version() == 1;
+  }));
+  // It is a version like any other: told again, read by a rank that starts, and kept.
+  v1::AskRequest ask;
+  ask.set_id("early");
+  REQUIRE(served.stub->Ask(ServedModel::Context().get(), ask, &decision).ok());
+  REQUIRE(decision.outcome() == v1::OUTCOME_COMMITTED);
+  REQUIRE(decision.version().version() == 1);
+  served.versions[1] = publish.next;
+  served.StopServer();
+  served.StartServer();
+  TestInstance late(served, "late", 1);
+  late.Start();
+  late.AwaitServing(1);
+  late.RequireHolds(publish.next);
+  near.AwaitServing(1);
+  REQUIRE(served.Publish("next", served.Changed(publish.next, 0.1), &decision).ok());
+  near.AwaitServing(2);
+  near.RequireHolds(served.versions.at(2));
+  for (auto& rank : near.ranks) REQUIRE(rank->log().find("poisoned") == std::string::npos);
+}
+
+TEST_CASE("a declared publish whose chunks never come, or are others, is taken back") {
+  Carried carried(TestSeed("declared and lost"));
+  ServedModel& served = carried.served;
+  served.StopServer();
+  served.options.coordinator.timing.stage_deadline = 1'500'000;
+  served.StartServer();
+  TestInstance near(served, "near", 2);
+  Carried::Reach(near);
+  near.Start();
+  near.AwaitServing(0);
+  REQUIRE_OK(carried.lead->AwaitRanks(2, Deadline::After(10 * kSecond)));
+  EarlyPublish publish(served, 0, 0.2);
+  const Arena arena(publish.chunks);
+  v1::Decision decision;
+  bool is_served = true;
+  SECTION("they never come") { publish.chunks.clear(); }
+  SECTION("half of them come") { publish.chunks.resize(publish.chunks.size() / 2); }
+  SECTION("they have other bits") {
+    PatchDigester ignored(served.manifest());
+    NaiveTensors other = publish.next;
+    for (auto& [name, tensor] : other) {
+      for (size_t i = 0; i < tensor.bytes.size(); i += 2) {
+        if (tensor.bytes[i] != served.versions.at(0).at(name).bytes[i]) tensor.bytes[i] ^= 4;
+      }
+    }
+    publish.chunks =
+        served.Chunks(served.versions.at(0), other, publish.transaction.value(), &ignored);
+    publish.chunks.resize(publish.commit.chunks());
+  }
+  SECTION("the sums are others, so that no rank agrees") {
+    is_served = false;
+    publish.commit.mutable_sums()->set_lanes(0, 1);
+  }
+  REQUIRE_OK(carried.Send(publish.transaction, arena.chunks()));
+  const grpc::Status committed = publish.Commit(&decision);
+  if (is_served) {
+    REQUIRE(committed.ok());
+    REQUIRE(decision.outcome() == v1::OUTCOME_SERVED_NOT_DURABLE);
+    near.AwaitServing(1);
+    publish.Put();
+  } else {
+    REQUIRE(committed.error_code() == grpc::ABORTED);
+  }
+  near.AwaitServing(0);
+  near.RequireHolds(served.versions.at(0));
+  // Nothing is in the way of the next.
+  REQUIRE(served.Publish("next", served.Changed(served.versions.at(0), 0.1), &decision).ok());
+  const uint64_t version = decision.version().version();
+  near.AwaitServing(version);
+  near.RequireHolds(served.versions.at(version));
+  for (auto& rank : near.ranks) REQUIRE(rank->log().find("poisoned") == std::string::npos);
+}
+
+TEST_CASE("a declared publish waits for its chunks where somebody needs them") {
+  Carried carried(TestSeed("declared and needed"));
+  ServedModel& served = carried.served;
+  TestInstance near(served, "near", 1);
+  TestInstance plain(served, "plain", 1);
+  Carried::Reach(near);
+  near.Start();
+  plain.Start();
+  for (TestInstance* instance : {&near, &plain}) instance->AwaitServing(0);
+  REQUIRE_OK(carried.lead->AwaitRanks(1, Deadline::After(10 * kSecond)));
+  EarlyPublish publish(served, 0, 0.2);
+  const Arena arena(publish.chunks);
+  REQUIRE_OK(carried.Send(publish.transaction, arena.chunks()));
+  v1::Decision decision;
+  std::thread committing([&] { CHECK(publish.Commit(&decision).ok()); });
+  std::this_thread::sleep_for(200ms);
+  CHECK(near.Serves(0));
+  CHECK(plain.Serves(0));
+  CHECK(publish.Put().ok());
+  committing.join();
+  for (TestInstance* instance : {&near, &plain}) {
+    instance->AwaitServing(1);
+    instance->RequireHolds(publish.next);
+  }
+}
+
 TEST_CASE(
     "D04 a second publisher is refused by name, and takes its place when the first has gone") {
   Carried carried(TestSeed("carried twice"));

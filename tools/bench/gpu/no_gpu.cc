@@ -16,5 +16,6 @@ absl::Status WithoutCuda() {
 absl::StatusOr<std::vector<Measurement>> RunGpuApply(const Options&) { return WithoutCuda(); }
 absl::StatusOr<std::vector<Measurement>> RunGpuAudit(const Options&) { return WithoutCuda(); }
 absl::StatusOr<std::vector<Measurement>> RunGpuDiff(const Options&) { return WithoutCuda(); }
+absl::StatusOr<std::vector<Measurement>> RunGpuUpdate(const Options&) { return WithoutCuda(); }
 
 }  // namespace wstore::bench

@@ -50,8 +50,10 @@ class BenchCommand final : public Command {
         ->type_name(kDirectoryType);
     verb->add_option("--device", device_,
                      "Where live weights are: cpu, the default, or cuda:N for apply; cuda:N for "
-                     "audit and diff")
+                     "audit, diff and update")
         ->type_name("D");
+    verb->add_flag("--colocated", colocated_,
+                   "update: the rank is on the trainer's GPU; without it, on the next one");
     verb->footer(Examples({"wstore bench publish", "wstore bench apply --device cpu",
                            "wstore bench all --full --dir /scratch --json"}));
     return verb;
@@ -61,6 +63,7 @@ class BenchCommand final : public Command {
     bench::Options options;
     options.full = full_;
     options.device = device_;
+    options.colocated = colocated_;
     std::error_code error;
     options.directory =
         directory_.empty() ? std::filesystem::temp_directory_path(error).string() : directory_;
@@ -107,6 +110,7 @@ class BenchCommand final : public Command {
   std::string directory_;
   std::string device_;
   bool full_ = false;
+  bool colocated_ = false;
 };
 
 }  // namespace

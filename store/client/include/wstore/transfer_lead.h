@@ -63,8 +63,8 @@ class TransferLead {
   virtual absl::Status AwaitRanks(size_t ranks, Deadline deadline) const = 0;
 
   // Sends all chunks of this contributor as frames, from where they lie, and returns when they have
-  // been sent. Ranks that share the memory read it until the transaction has ended; it must stay as
-  // it is until then.
+  // been sent. Those less than 4 KiB apart are of one allocation. Ranks that share the memory read
+  // it until the transaction has ended; it must stay as it is until then.
   //   kUnavailable: no group is ready; or it broke, and the service was told so
   //   kDeadlineExceeded: a rank did not enter; likewise
   virtual absl::Status Send(TransactionNumber transaction, absl::Span<const DeviceChunk> chunks,

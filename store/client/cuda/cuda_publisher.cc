@@ -1,0 +1,364 @@
+#include "wstore/cuda_publisher.h"
+
+#include <algorithm>
+#include <future>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/parallel.h"
+#include "common/status_macros.h"
+#include "store/client/connection.h"
+#include "store/client/cuda/device_shadow.h"
+#include "store/client/difference.h"
+#include "store/client/sending.h"
+#include "store/version/sums.h"
+#include "wstore/cuda_transfer.h"
+
+namespace wstore {
+namespace {
+
+using client::DeviceShadow;
+using client::EncodedSet;
+
+constexpr int64_t kSendMicros = 5'000'000;
+constexpr auto kPause = std::chrono::milliseconds(20);
+constexpr uint64_t kPatchShare = 16;
+constexpr uint64_t kMinPatchBytes = 16 << 20;
+
+int64_t Now() { return SystemClock().NowMonotonicMicros(); }
+
+class CudaPublisherImpl final : public CudaPublisher {
+ public:
+  CudaPublisherImpl(std::shared_ptr<Client> client, std::shared_ptr<const Manifest> manifest,
+                    const Digest& base_digest, const CudaPublisherOptions& options, int device)
+      : client_(std::move(client)),
+        manifest_(std::move(manifest)),
+        key_(base_digest),
+        options_(options),
+        device_(device) {
+    parent_.base_digest = base_digest;
+  }
+  ~CudaPublisherImpl() override {
+    if (put_.valid()) put_.wait();
+  }
+
+  absl::Status Prepare(const ConnectOptions& connect) {
+    if (options_.patch_bytes == 0) {
+      options_.patch_bytes = std::max(manifest_->size_bytes() / kPatchShare, kMinPatchBytes);
+    }
+    ASSIGN_OR_RETURN(shadow_,
+                     DeviceShadow::Make(*manifest_, key_, options_.memory, options_.stream));
+    CudaDifferOptions differ;
+    differ.stream = options_.stream;
+    differ.memory = options_.memory;
+    differ.patch_bytes = options_.patch_bytes;
+    ASSIGN_OR_RETURN(differ_, CudaDiffer::Create(*manifest_, key_, differ));
+    ASSIGN_OR_RETURN(copies_, cuda::PinnedBuffer<char>::Create(options_.patch_bytes));
+    ASSIGN_OR_RETURN(OwnedCudaStream stream, OwnedCudaStream::Create());
+    copying_.emplace(std::move(stream));
+    if (!options_.leads) return absl::OkStatus();
+    ASSIGN_OR_RETURN(std::shared_ptr<TransferPort> port, MakeCudaTransferPort(options_.memory));
+    TransferLeadOptions lead = options_.lead;
+    lead.on_thread = [device = device_, also = lead.on_thread] {
+      UseCudaDevice(device).IgnoreError();
+      if (also) also();
+    };
+    ASSIGN_OR_RETURN(lead_, TransferLead::Start(connect, std::move(port), lead));
+    return absl::OkStatus();
+  }
+
+  // Takes bits that must be those of `version`; the move is known by head alone.
+  absl::Status Load(const DenseSource& bits, const VersionInfo& version, MoveNumber move,
+                    int streams) {
+    is_whole_ = false;
+    RETURN_IF_ERROR(shadow_->Fill(bits, streams));
+    return Proved(version, move);
+  }
+
+  const Manifest& manifest() const override { return *manifest_; }
+  const HeadInfo& parent() const override { return parent_; }
+  absl::Span<const void* const> shadow() const override { return shadow_->tensors(); }
+  const TransferLead* lead() const override { return lead_.get(); }
+  const CudaPublishTimes& times() const override { return times_; }
+  std::optional<std::string> in_doubt() const override {
+    return doubt_ ? std::optional<std::string>(doubt_->id) : std::nullopt;
+  }
+
+  absl::StatusOr<Decision> Publish(absl::Span<const void* const> weights,
+                                   const PublishOptions& given, Deadline deadline) override {
+    RETURN_IF_ERROR(SettleDoubt(deadline));
+    if (!is_whole_) {
+      return absl::FailedPreconditionError(
+          "the shadow has no version's bits, since reading them failed; rebase");
+    }
+    PublishOptions options = given;
+    client::BuildOn(parent_, &options);
+    options.begin.transaction_id = client::IdOrRandom(options.begin.transaction_id);
+    options.contributor = 0;
+    options.contributors = 1;
+    options.carried = lead_ != nullptr && lead_->status().epoch != 0;
+    for (;;) {
+      absl::StatusOr<Decision> decision = PublishOnce(weights, options, deadline);
+      // Not found: the server was started again before it had all.
+      if (!absl::IsNotFound(decision.status())) return decision;
+      if (deadline.has_passed()) return absl::DeadlineExceededError(decision.status().message());
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+
+  absl::Status AwaitDurable(Deadline deadline) override {
+    const VersionId version = parent_.version;
+    std::optional<VersionId> lost_to;
+    RETURN_IF_ERROR(client_->Follow(
+        [&](const ServedHead& head) {
+          if (head.durable == head.head.version && head.head.chain_digest != parent_.chain_digest) {
+            lost_to = head.head.version;
+          }
+          return head.durable != version && !lost_to;
+        },
+        deadline));
+    const absl::Status put = put_.valid() ? put_.get() : absl::OkStatus();
+    if (!lost_to) return absl::OkStatus();
+    return absl::DataLossError(
+        absl::StrCat(ToString(version), " is not head, but ", ToString(*lost_to),
+                     "; its content: ", put.ok() ? "is in the store" : put.ToString()));
+  }
+
+  absl::StatusOr<ServedHead> Rebase(Deadline deadline) override {
+    RETURN_IF_ERROR(SettleDoubt(deadline));
+    ASSIGN_OR_RETURN(const ServedHead head, client_->Head(deadline));
+    ASSIGN_OR_RETURN(const VersionInfo to, client_->Version(ToString(head.head.version), deadline));
+    const absl::Status gone =
+        is_whole_ ? GoBy(to, head.head.move, deadline) : absl::NotFoundError("no shadow");
+    if (gone.ok()) return head;
+    // The server does not know the shadow's version; or the shadow is no version's any more.
+    ASSIGN_OR_RETURN(const std::unique_ptr<DenseSource> bits,
+                     client_->ReadDense(to.version, deadline));
+    RETURN_IF_ERROR(Load(*bits, to, head.head.move, Client::kDenseStreams));
+    return head;
+  }
+
+ private:
+  // A publish whose outcome is not known yet; the differ has its changes.
+  struct Doubt {
+    std::string id;
+    Fingerprint change;
+    bool candidate = false;
+  };
+
+  absl::StatusOr<Decision> PublishOnce(absl::Span<const void* const> weights,
+                                       const PublishOptions& options, Deadline deadline) {
+    const client::Connection& connection = *client_->connection();
+    const std::string& id = options.begin.transaction_id;
+    const int64_t start = Now();
+    times_ = {};
+    if (put_.valid()) put_.get().IgnoreError();  // what it came to, the server knows
+    absl::StatusOr<client::Begun> begun =
+        client::Begin(connection, options, client_->actor(), std::nullopt, deadline);
+    times_.begin = Now() - start;
+    const bool is_repeated =
+        absl::IsAlreadyExists(begun.status()) || (begun.ok() && begun->repeated);
+    if (!begun.ok() && !is_repeated) return begun.status();
+    const TransactionNumber transaction = is_repeated ? TransactionNumber() : begun->transaction;
+    const absl::StatusOr<CudaDiff> diff = Diff(weights, transaction);
+    times_.diff = Now() - start - times_.begin;
+    if (is_repeated) {
+      RETURN_IF_ERROR(diff.status());
+      return client::RepeatedDecision(connection, id, parent_.version, *diff->digest, deadline);
+    }
+    absl::Status ready = diff.status();
+    if (ready.ok() && options.before_sending) ready = options.before_sending();
+    if (!ready.ok()) {
+      client::TakeBack(connection, id, ready, deadline);
+      return ready;
+    }
+    StartPut(*diff, id, transaction, deadline);
+    const int64_t encoded = Now();
+    if (options.carried) times_.sent = Send(*diff, transaction, deadline);
+    times_.send = Now() - encoded;
+    absl::StatusOr<Decision> decision = Commit(*diff, options, transaction, deadline);
+    times_.commit = Now() - encoded - times_.send;
+    times_.all = Now() - start;
+    return decision;
+  }
+
+  absl::StatusOr<CudaDiff> Diff(absl::Span<const void* const> weights,
+                                TransactionNumber transaction) {
+    RETURN_IF_ERROR(differ_->Start(shadow_->tensors(), weights, transaction));
+    ASSIGN_OR_RETURN(CudaDiff diff, differ_->Finish());
+    Fingerprint before;
+    for (const TouchedSums& sums : diff.sums) before += sums.before;
+    if (before == fingerprint_) return diff;
+    return absl::DataLossError(absl::StrCat(
+        "the shadow of ", ToString(parent_.version),
+        " does not have that version's fingerprint: its memory was changed, or the weights "
+        "changed while they were compared; start a new publisher"));
+  }
+
+  // Ranks that share this memory read it until the transaction has ended.
+  absl::Status Send(const CudaDiff& diff, TransactionNumber transaction, Deadline deadline) {
+    std::vector<DeviceChunk> chunks;
+    chunks.reserve(diff.chunks.size());
+    for (const CudaChunk& chunk : diff.chunks) chunks.push_back({chunk.data, chunk.size_bytes});
+    return lead_->Send(transaction, chunks,
+                       Deadline::After(std::min(kSendMicros, deadline.left_micros())));
+  }
+
+  // Copies the chunks to the host and from there to the server, beside all that follows.
+  void StartPut(const CudaDiff& diff, const std::string& id, TransactionNumber transaction,
+                Deadline deadline) {
+    put_ = std::async(std::launch::async, [this, chunks = diff.chunks, id, transaction, deadline] {
+      const absl::Status status = Put(chunks, transaction, deadline);
+      // It cannot be decided without its content; or it is, and nothing is open any more.
+      if (!status.ok()) client::TakeBack(*client_->connection(), id, status, deadline);
+      return status;
+    });
+  }
+
+  absl::Status Put(const std::vector<CudaChunk>& chunks, TransactionNumber transaction,
+                   Deadline deadline) {
+    RETURN_IF_ERROR(UseCudaDevice(device_));
+    std::vector<std::string_view> views;
+    uint64_t used = 0;
+    for (const CudaChunk& chunk : chunks) {
+      char* const to = copies_.get() + used;
+      RETURN_IF_ERROR(cuda::CopyAsync(reinterpret_cast<const char*>(chunk.data), to,
+                                      chunk.size_bytes, copying_->get()));
+      views.emplace_back(to, chunk.size_bytes);
+      used += chunk.size_bytes;
+    }
+    RETURN_IF_ERROR(copying_->Synchronize());
+    return client::PutChunks(*client_->connection(), transaction, /*contributor=*/0, views,
+                             deadline);
+  }
+
+  absl::StatusOr<Decision> Commit(const CudaDiff& diff, const PublishOptions& options,
+                                  TransactionNumber transaction, Deadline deadline) {
+    const std::string& id = options.begin.transaction_id;
+    client::Declaration declared{diff.chunks.size(), diff.changed, *diff.digest, {}};
+    Fingerprint change;
+    declared.touched.emplace();
+    for (const TensorSums& touched : diff.touched) {
+      declared.touched->emplace(touched.tensor, touched.sums);
+      change += touched.sums.change();
+    }
+    const auto content = diff.chunks.empty() ? client::Content::kSent : client::Content::kFollows;
+    absl::StatusOr<Decision> decision =
+        client::Commit(*client_->connection(), id, transaction, /*contributor=*/0, declared,
+                       content, {}, deadline);
+    if (absl::IsUnknown(decision.status())) {
+      doubt_ = Doubt{id, change, options.begin.candidate};
+      return decision;
+    }
+    RETURN_IF_ERROR(decision.status());
+    RETURN_IF_ERROR(FollowDecision(*decision, change, options.begin.candidate));
+    return decision;
+  }
+
+  // The shadow goes where a commit went.
+  absl::Status FollowDecision(const Decision& decision, const Fingerprint& change, bool candidate) {
+    if (candidate || decision.outcome == CommitResult::Outcome::kUnchanged) {
+      return absl::OkStatus();
+    }
+    is_whole_ = false;
+    RETURN_IF_ERROR(differ_->MoveShadow());
+    is_whole_ = true;
+    parent_.version = decision.version;
+    parent_.chain_digest = decision.chain_digest;
+    parent_.move = decision.move;
+    fingerprint_ += change;
+    return absl::OkStatus();
+  }
+
+  absl::Status SettleDoubt(Deadline deadline) {
+    if (!doubt_) return absl::OkStatus();
+    const absl::StatusOr<Decision> decision =
+        client::Settle(*client_->connection(), doubt_->id,
+                       absl::UnknownError("an earlier publish has not been settled"), deadline);
+    if (absl::IsUnknown(decision.status())) return decision.status();
+    const Doubt doubt = *std::exchange(doubt_, std::nullopt);
+    if (!decision.ok()) return absl::OkStatus();  // it came to nothing
+    return FollowDecision(*decision, doubt.change, doubt.candidate);
+  }
+
+  absl::Status Proved(const VersionInfo& version, MoveNumber move) {
+    ASSIGN_OR_RETURN(const Fingerprint sum, shadow_->Sum());
+    if (sum != version.fingerprint) {
+      return absl::DataLossError(absl::StrCat("the bits do not have the recorded fingerprint of ",
+                                              ToString(version.version), ", ",
+                                              ToHex(version.fingerprint)));
+    }
+    parent_.version = version.version;
+    parent_.chain_digest = version.chain_digest;
+    parent_.move = move;
+    fingerprint_ = version.fingerprint;
+    is_whole_ = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status GoBy(const VersionInfo& to, MoveNumber move, Deadline deadline) {
+    if (to.version == parent_.version && to.chain_digest == parent_.chain_digest) {
+      parent_.move = move;
+      return absl::OkStatus();
+    }
+    VersionInfo from;
+    from.version = parent_.version;
+    from.chain_digest = parent_.chain_digest;
+    ASSIGN_OR_RETURN(const EncodedSet set, client::ReadDifference(*client_->connection(),
+                                                                  *manifest_, from, to, deadline));
+    is_whole_ = false;
+    RETURN_IF_ERROR(shadow_->Apply(set));
+    return Proved(to, move);
+  }
+
+  const std::shared_ptr<Client> client_;
+  const std::shared_ptr<const Manifest> manifest_;
+  const FingerprintKey key_;
+  CudaPublisherOptions options_;
+  const int device_;
+  std::unique_ptr<DeviceShadow> shadow_;
+  std::unique_ptr<CudaDiffer> differ_;
+  std::unique_ptr<TransferLead> lead_;
+  bool is_whole_ = false;  // the shadow has the bits of parent_
+  HeadInfo parent_;
+  Fingerprint fingerprint_;  // of parent_
+  CudaPublishTimes times_;
+  std::optional<Doubt> doubt_;
+
+  // The chunks of the latest publish on their way to the server.
+  std::optional<OwnedCudaStream> copying_;
+  cuda::PinnedBuffer<char> copies_;
+  std::future<absl::Status> put_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaPublisher>> CudaPublisher::Start(
+    std::shared_ptr<Client> client, const ConnectOptions& connect,
+    const CudaPublisherOptions& options, Deadline deadline, const TensorSource* local) {
+  if (options.memory == nullptr) return absl::InvalidArgumentError("no memory resource was given");
+  int device = 0;
+  RETURN_IF_ERROR(WSTORE_CUDA(cudaGetDevice(&device)));
+  ASSIGN_OR_RETURN(std::shared_ptr<const Manifest> manifest, client->ReadManifest(deadline));
+  ASSIGN_OR_RETURN(const Digest base_digest, client->BaseDigest(deadline));
+  ASSIGN_OR_RETURN(const ServedHead head, client->Head(deadline));
+  ASSIGN_OR_RETURN(const VersionInfo version,
+                   client->Version(ToString(head.head.version), deadline));
+  auto publisher =
+      std::make_unique<CudaPublisherImpl>(client, manifest, base_digest, options, device);
+  RETURN_IF_ERROR(publisher->Prepare(connect));
+  std::unique_ptr<DenseSource> bits;
+  if (local != nullptr) {
+    bits = MakeDense(*manifest, *local);
+  } else {
+    ASSIGN_OR_RETURN(bits, client->ReadDense(version.version, deadline));
+  }
+  RETURN_IF_ERROR(publisher->Load(*bits, version, head.head.move,
+                                  local != nullptr ? DefaultParallelism() : Client::kDenseStreams));
+  return publisher;
+}
+
+}  // namespace wstore

@@ -1,0 +1,95 @@
+// wstore::CudaPublisher: what a trainer publishes weights with that lie in the memory of a GPU.
+//
+//   ASSIGN_OR_RETURN(auto publisher, wstore::CudaPublisher::Start(client, connect, options,
+//   deadline));
+//   ...                                                      // train
+//   auto decision = publisher->Publish(weights, publish, deadline);
+//   if (wstore::ConflictHead(decision.status())) ...         // an operator has moved head:
+//     publisher->Rebase(deadline);                           // the shadow goes there
+//
+// As wstore::Publisher, but the shadow is in device memory, weights are compared and encoded where
+// they lie, and chunks go to ranks from there, through a transfer group that it leads. Copies of
+// them go to the server beside that. Under durability `async` the decision does not wait for those:
+// what the ranks hold is proved against the sums and the digest that are declared. The publish
+// after it does.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "wstore/client.h"
+#include "wstore/cuda.h"
+#include "wstore/transfer_lead.h"
+
+namespace wstore {
+
+struct CudaPublisherOptions {
+  CudaStream stream = nullptr;
+  // For the shadow (as large as the model) and the changes. Must outlive the publisher. Where ranks
+  // are other processes on this GPU, they are reached only in such as MakeCudaDeviceMemory gives.
+  CudaMemory* memory = nullptr;
+  // Room for the encoded changes of one publish, 3 to 4 bytes for each changed element of two: on
+  // the device twice, and once in pinned host memory. 0: a sixteenth of the model.
+  uint64_t patch_bytes = 0;
+  // Without it all ranks get their chunks from the server.
+  bool leads = true;
+  TransferLeadOptions lead;
+};
+
+// How long the steps of the latest Publish took, in microseconds.
+struct CudaPublishTimes {
+  int64_t begin = 0;   // until the server had begun it; beside `diff`
+  int64_t diff = 0;    // until the changes were encoded
+  int64_t send = 0;    // until the ranks had been sent them
+  int64_t commit = 0;  // until it was decided
+  int64_t all = 0;
+  absl::Status sent;  // where it did not reach ranks past the server: why
+};
+
+// One thread at a time, whose device is the stream's. Does not keep the weights.
+class CudaPublisher {
+ public:
+  // Fills the shadow with head's bits, and checks them. `local`: where they are read, such as a
+  // checkpoint on the trainer's own disk; null: from the server.
+  //   kResourceExhausted: no room for the shadow or the changes
+  //   kDataLoss: the bits do not have the recorded fingerprint
+  static absl::StatusOr<std::unique_ptr<CudaPublisher>> Start(std::shared_ptr<Client> client,
+                                                              const ConnectOptions& connect,
+                                                              const CudaPublisherOptions& options,
+                                                              Deadline deadline,
+                                                              const TensorSource* local = nullptr);
+  virtual ~CudaPublisher() = default;
+
+  virtual const Manifest& manifest() const = 0;
+  // The version whose bits the shadow has, and the head move that it was published by.
+  virtual const HeadInfo& parent() const = 0;
+  // The shadow's tensors in device memory, in order of the manifest. Only to be read.
+  virtual absl::Span<const void* const> shadow() const = 0;
+  // The group that it leads; null without one.
+  virtual const TransferLead* lead() const = 0;
+  // The id of a publish whose outcome is unknown. The next call asks for it first.
+  virtual std::optional<std::string> in_doubt() const = 0;
+  virtual const CudaPublishTimes& times() const = 0;
+
+  // Publishes what these tensors (device memory, an address for each of the manifest's) hold once
+  // what is on the stream has been done; they must not change until it returns. As
+  // Publisher::Publish; in addition
+  //   kOutOfRange: the changes take more than patch_bytes
+  virtual absl::StatusOr<Decision> Publish(absl::Span<const void* const> weights,
+                                           const PublishOptions& options, Deadline deadline) = 0;
+
+  // Waits until the latest publish is durable.
+  //   kDataLoss: it never will be: its content did not reach the server. Rebase
+  virtual absl::Status AwaitDurable(Deadline deadline) = 0;
+
+  // As Publisher::Rebase.
+  virtual absl::StatusOr<ServedHead> Rebase(Deadline deadline) = 0;
+};
+
+}  // namespace wstore

@@ -1,0 +1,269 @@
+// A whole fleet on one GPU: a server, ranks with their weights in device memory, and trainers that
+// publish from it, each a process of its own. All but the server are killed and stopped.
+#include <signal.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/gpu/device_weights.h"
+#include "tests/support/catch.h"
+#include "tests/support/naive_safetensors.h"
+#include "tests/support/temp_dir.h"
+#include "tools/demo/model.h"
+#include "tools/process/local_fleet.h"
+#include "transfer/cuda/buffer.h"
+#include "wstore/cuda_publisher.h"
+
+namespace wstore::testing {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000;
+constexpr int64_t kWait = 60 * kSecond;
+constexpr size_t kRanks = 4;
+constexpr auto kPause = std::chrono::milliseconds(300);
+
+std::string Setting(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// This program, as the command line and as a runner of one test.
+struct Programs {
+  Programs() {
+    const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+    std::ifstream file("/proc/self/cmdline", std::ios::binary);
+    const std::string line{std::istreambuf_iterator<char>(file), {}};
+    const std::vector<std::string> arguments = absl::StrSplit(line, '\0');
+    runner = {self};
+    if (arguments.size() > 1 && arguments[1] == "gpu_tests") {
+      runner.push_back("gpu_tests");
+      command = self;
+    }
+  }
+  std::vector<std::string> runner;
+  std::string command;  // empty: this is not the program that has both
+};
+
+// Weights of the model in device memory.
+class DeviceModel {
+ public:
+  DeviceModel(CudaMemory* memory, CudaStream stream) : memory_(memory), stream_(stream) {}
+
+  std::vector<const void*> Upload(const demo::Model& model) {
+    tensors_.clear();
+    std::vector<const void*> addresses;
+    for (TensorIndex i = 0; i < model.manifest().size(); ++i) {
+      const std::string& bytes = model.bytes(i);
+      auto tensor = cuda::DeviceBuffer<char>::Create(bytes.size(), memory_, stream_);
+      REQUIRE_OK(tensor);
+      REQUIRE_OK(cuda::CopyAsync(bytes.data(), tensor->get(), bytes.size(), stream_));
+      addresses.push_back(tensor->get());
+      tensors_.push_back(*std::move(tensor));
+    }
+    REQUIRE_OK(cuda::Synchronize(stream_));
+    return addresses;
+  }
+
+ private:
+  CudaMemory* const memory_;
+  const CudaStream stream_;
+  std::vector<cuda::DeviceBuffer<char>> tensors_;
+};
+
+}  // namespace
+
+// Brings head from one training step to the next, under the step's id, however long that takes.
+TEST_CASE("a trainer on a GPU", "[.rank]") {
+  REQUIRE_GPU();
+  int step = 0;
+  REQUIRE(absl::SimpleAtoi(Setting("WSTORE_STEP"), &step));
+  demo::Model model;
+  for (int i = 0; i < step; ++i) model.TrainStep();
+  const ConnectOptions connect{Setting("WSTORE_ADDRESS"), std::nullopt, false};
+  const auto client = Client::Connect(connect, "trainer");
+  REQUIRE_OK(client);
+  const auto stream = OwnedCudaStream::Create();
+  REQUIRE_OK(stream);
+  const std::unique_ptr<CudaMemory> memory = MakeCudaDeviceMemory();
+  DeviceModel device(memory.get(), stream->get());
+  const std::vector<const void*> weights = device.Upload(model);
+  CudaPublisherOptions options;
+  options.stream = stream->get();
+  options.memory = memory.get();
+  const auto publisher = CudaPublisher::Start(*client, connect, options, Deadline::After(kWait));
+  REQUIRE_OK(publisher);
+  if (Setting("WSTORE_AWAIT") != "no") {
+    REQUIRE_OK((*publisher)->lead()->AwaitRanks(kRanks, Deadline::After(kWait)));
+  }
+  PublishOptions publish;
+  publish.durability = PublishDurability::kAsync;
+  publish.laggards = PublishLaggards::kAbort;
+  publish.begin.transaction_id = absl::StrCat("step ", step);
+  for (const Deadline deadline = Deadline::After(kWait);;) {
+    const auto decision = (*publisher)->Publish(weights, publish, Deadline::After(8 * kSecond));
+    const CudaPublishTimes& times = (*publisher)->times();
+    std::cout << "outcome " << decision.status() << "; sent " << times.sent << "; " << times.all
+              << " us" << std::endl;
+    if (decision.ok() && (*publisher)->AwaitDurable(Deadline::After(8 * kSecond)).ok()) break;
+    REQUIRE_FALSE(deadline.has_passed());
+    if (ConflictHead(decision.status())) {
+      REQUIRE_OK((*publisher)->Rebase(Deadline::After(kWait)));
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  std::cout << "published " << step << (((*publisher)->times().sent.ok()) ? " from here" : "")
+            << std::endl;
+}
+
+namespace {
+
+class GpuFleet {
+ public:
+  explicit GpuFleet(const Programs& programs) : programs_(programs) {
+    REQUIRE_OK(model_.Write(directory_ / "checkpoint"));
+    LocalFleet::Options options;
+    options.program = programs.command;
+    options.directory = directory_.path();
+    options.checkpoint = directory_ / "checkpoint";
+    options.server_arguments = {"--lease",          "1s", "--skew",          "200ms",
+                                "--apply-deadline", "1s", "--hold-deadline", "3s"};
+    auto fleet = LocalFleet::Create(options);
+    REQUIRE_OK(fleet);
+    fleet_ = *std::move(fleet);
+    REQUIRE_OK(fleet_->StartServer());
+    for (const char* instance : {"a", "b"}) {
+      for (const uint32_t rank : {0u, 1u}) StartRank(instance, rank);
+    }
+    REQUIRE_OK(fleet_->AwaitCurrent("v0", kRanks, kWait));
+  }
+
+  LocalFleet& fleet() { return *fleet_; }
+
+  void StartRank(const std::string& instance, uint32_t rank, const std::string& at_step = "") {
+    std::vector<std::string> arguments = {"--device", "cuda:0"};
+    if (!at_step.empty()) arguments.insert(arguments.end(), {"--at-step", at_step + ":stop"});
+    REQUIRE_OK(fleet_->StartRank(instance, rank, arguments));
+  }
+
+  std::unique_ptr<ChildProcess> StartTrainer(int step, bool awaits = true) {
+    ChildProcess::Options options;
+    options.out_path = directory_ / absl::StrCat("trainer-", step, "-", ++trainers_);
+    options.environment = {{"WSTORE_STEP", absl::StrCat(step)},
+                           {"WSTORE_AWAIT", awaits ? "yes" : "no"},
+                           {"WSTORE_ADDRESS", "unix:" + fleet_->store_path() + "/wstore.sock"}};
+    std::vector<std::string> command = programs_.runner;
+    command.push_back("a trainer on a GPU");
+    auto process = ChildProcess::Start(command, options);
+    REQUIRE_OK(process);
+    return *std::move(process);
+  }
+
+  void RequireEnds(ChildProcess& trainer) {
+    const std::optional<int> status = trainer.Wait(kWait);
+    INFO(ReadFile(trainer.options().out_path));
+    REQUIRE(status == 0);
+  }
+
+  // All serve head, whose bits are those of the model after so many steps; live memory is head's;
+  // and no two ever served different versions.
+  void RequireHolds(int step) {
+    auto status = fleet_->Must({"status"});
+    REQUIRE_OK(status);
+    REQUIRE_OK(fleet_->AwaitCurrent((*status)["head"], kRanks, kWait));
+    auto verified = fleet_->Must({"verify", "--workers"});
+    REQUIRE_OK(verified);
+    INFO(verified->dump());
+    REQUIRE((*verified)["ok"] == true);
+    demo::Model model;
+    for (int i = 0; i < step; ++i) model.TrainStep();
+    const std::string dense = directory_ / "export";
+    REQUIRE_OK(fleet_->Must({"export", "head", "--out", dense}));
+    const NaiveTensors held = NaiveRead(ReadFile(dense + "/model.safetensors"));
+    for (TensorIndex i = 0; i < model.manifest().size(); ++i) {
+      const std::string& name = model.manifest().tensor(i).spec.name;
+      INFO(name);
+      REQUIRE((held.at(name).bytes == model.bytes(i)));
+    }
+    std::filesystem::remove_all(dense);
+    REQUIRE_OK(fleet_->CheckOneVersionAtATime());
+  }
+
+ private:
+  const Programs programs_;
+  TempDir directory_;
+  demo::Model model_;
+  std::unique_ptr<LocalFleet> fleet_;
+  int trainers_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("A fleet on a GPU follows a trainer on it through deaths, and goes back", "[.][cycles]") {
+  REQUIRE_GPU();
+  const Programs programs;
+  if (programs.command.empty()) SKIP_TEST("this program is not the command line too");
+  GpuFleet gpu(programs);
+  LocalFleet& fleet = gpu.fleet();
+  int step = 0;
+  {
+    INFO("nobody dies");
+    const auto trainer = gpu.StartTrainer(++step);
+    gpu.RequireEnds(*trainer);
+    REQUIRE_THAT(ReadFile(trainer->options().out_path), WSTORE_CONTAINS("published 1 from here"));
+    gpu.RequireHolds(step);
+  }
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    for (const char* at : {"staged", "voted", "applying", "applied"}) {
+      INFO((signal == SIGKILL ? "a rank is killed at " : "a rank is stopped at ") << at);
+      gpu.StartRank("b", 1, at);
+      REQUIRE_OK(fleet.AwaitServing("b", 1, kWait));
+      const auto trainer = gpu.StartTrainer(++step);
+      REQUIRE(fleet.rank("b", 1).WaitStopped(kWait));
+      std::this_thread::sleep_for(2 * kPause);
+      if (signal == SIGKILL) {
+        fleet.rank("b", 1).Signal(SIGKILL);
+        gpu.StartRank("b", 1);
+      } else {
+        fleet.rank("b", 1).Signal(SIGCONT);
+      }
+      gpu.RequireEnds(*trainer);
+      gpu.RequireHolds(step);
+    }
+  }
+  for (const char* at : {"staged", "applied"}) {
+    INFO("the trainer is killed while a rank stands at " << at);
+    gpu.StartRank("b", 1, at);
+    REQUIRE_OK(fleet.AwaitServing("b", 1, kWait));
+    const auto trainer = gpu.StartTrainer(++step);
+    REQUIRE(fleet.rank("b", 1).WaitStopped(kWait));
+    trainer->Signal(SIGKILL);
+    fleet.rank("b", 1).Signal(SIGCONT);
+    gpu.RequireEnds(*gpu.StartTrainer(step));
+    gpu.RequireHolds(step);
+  }
+  {
+    INFO("the server is killed, and started again");
+    const auto trainer = gpu.StartTrainer(++step, /*awaits=*/false);
+    std::this_thread::sleep_for(3 * kPause);
+    fleet.server().Signal(SIGKILL);
+    REQUIRE_OK(fleet.StartServer());
+    gpu.RequireEnds(*trainer);
+    gpu.RequireHolds(step);
+  }
+  INFO("an operator takes the fleet back, with no trainer there");
+  REQUIRE_OK(fleet.Must({"rollback", "--to", "v1"}));
+  gpu.RequireHolds(1);
+}
+
+}  // namespace wstore::testing

@@ -1,0 +1,271 @@
+// wstore bench update: whole updates, from a trainer's weights on a GPU into a rank that serves,
+// through a server's transaction; beside the method that goes tensor by tensor.
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/status_macros.h"
+#include "store/checkpoint/checkpoint.h"
+#include "tools/bench/bench.h"
+#include "tools/bench/gpu/gpu.h"
+#include "tools/bench/gpu/live_model.h"
+#include "tools/bench/gpu/workload.h"
+#include "tools/bench/harness.h"
+#include "tools/bench/workload.h"
+#include "wstore/store.h"
+
+namespace wstore::bench {
+namespace {
+
+constexpr uint64_t kLayers = 8;
+constexpr uint64_t kAllLayers = 48;
+constexpr int kRounds = 7;
+constexpr uint64_t kTinyElements = 4096;
+constexpr char kPeer[] = "tools/bench/gpu/peer_update.py";
+constexpr double kMostDense = 0.075;
+
+// Seconds by the name of a part, of a program that prints one JSON object with numbers.
+double NumberOf(const std::string& json, const std::string& name) {
+  const size_t at = json.find(absl::StrCat("\"", name, "\": "));
+  double value = 0;
+  if (at == std::string::npos) return 0;
+  const size_t begin = json.find(':', at) + 1;
+  const std::string text = json.substr(begin, json.find_first_of(",}", begin) - begin);
+  return absl::SimpleAtod(text, &value) ? value : 0;
+}
+
+class UpdateBench {
+ public:
+  UpdateBench(const Options& options, const Gpu& gpu, int device, uint64_t layers)
+      : options_(options),
+        gpu_(gpu),
+        trainer_device_(device),
+        worker_device_(options.colocated ? device : device + 1),
+        layers_(layers),
+        model_(Model::Qwen3Moe(layers)) {}
+
+  absl::Status Prepare() {
+    options_.report(absl::StrCat("update: a store of ", layers_, " layers, ",
+                                 model_.size_bytes / 1'000'000, " MB"));
+    ASSIGN_OR_RETURN(Scratch scratch, Scratch::Create(options_.directory));
+    scratch_.emplace(std::move(scratch));
+    const std::string base = *scratch_ / "model.safetensors";
+    ASSIGN_OR_RETURN(trainer_, Trainer::Make(gpu_, model_, base));
+    RETURN_IF_ERROR(Store::Create(*scratch_ / "store", base, {}).status());
+    ASSIGN_OR_RETURN(checkpoint_, Checkpoint::Open(base));
+    dense_ = MakeDense(checkpoint_->manifest(), *checkpoint_);
+    ASSIGN_OR_RETURN(served_, Served::Start(options_, *scratch_, "store"));
+    const uint64_t patch_bytes = PatchBytes(layers_ == kLayers ? kMostDense : 0.01);
+    RETURN_IF_ERROR(UseCudaDevice(worker_device_));
+    absl::StatusOr<std::unique_ptr<LiveRank>> rank = LiveRank::Start(
+        gpu_, worker_device_, model_, *served_, *dense_, trainer_->weights(), 2 * patch_bytes);
+    RETURN_IF_ERROR(UseCudaDevice(trainer_device_));
+    RETURN_IF_ERROR(rank.status());
+    rank_ = *std::move(rank);
+    RETURN_IF_ERROR(trainer_->Connect(*served_, *checkpoint_, patch_bytes));
+    return trainer_->publisher().lead()->AwaitRanks(1, Soon());
+  }
+
+  // A pause that is not about the size of the update.
+  absl::Status MeasureEmpty() {
+    std::vector<double> pauses;
+    for (int i = 0; i < kRounds; ++i) {
+      RETURN_IF_ERROR(trainer_->Change(kTinyElements, 0.5));
+      ASSIGN_OR_RETURN(const Round round, Publish(PublishDurability::kAsync));
+      pauses.push_back(round.pause);
+    }
+    empty_pause_ = MedianOf(pauses);
+    options_.report(absl::StrFormat("update: pause of a tiny set %.2f ms", empty_pause_ * 1e3));
+    return absl::OkStatus();
+  }
+
+  absl::Status Measure(double density, PublishDurability durability) {
+    const bool is_async = durability == PublishDurability::kAsync;
+    const std::string name =
+        absl::StrCat(layers_, " layers, ", is_async ? "async" : "sync", " ", DensityName(density));
+    std::vector<double> all;
+    std::vector<double> pauses;
+    std::vector<double> durable;
+    std::array<std::vector<double>, 4> parts;
+    for (int i = -1; i < kRounds; ++i) {
+      RETURN_IF_ERROR(trainer_->Change(model_.manifest.elements(), density));
+      ASSIGN_OR_RETURN(const Round round, Publish(durability));
+      if (i < 0) continue;
+      all.push_back(round.all);
+      pauses.push_back(round.pause);
+      durable.push_back(round.durable);
+      const std::array<int64_t, 4> micros = {round.times.begin, round.times.diff, round.times.send,
+                                             round.times.commit};
+      for (size_t part = 0; part < parts.size(); ++part) {
+        parts[part].push_back(static_cast<double>(micros[part]) / 1e3);
+      }
+    }
+    options_.report(absl::StrFormat(
+        "update: %s: %.2f ms (begin %.2f, diff %.2f, send %.2f, commit %.2f; best %.2f), durable "
+        "after %.0f ms, pause %.2f ms",
+        name, MedianOf(all) * 1e3, MedianOf(parts[0]), MedianOf(parts[1]), MedianOf(parts[2]),
+        MedianOf(parts[3]), *std::min_element(all.begin(), all.end()) * 1e3,
+        MedianOf(durable) * 1e3, MedianOf(pauses) * 1e3));
+    ASSIGN_OR_RETURN(const std::string peer, Peer(density));
+    Add(name, MedianOf(all), "tensor by tensor", NumberOf(peer, "update"));
+    if (!is_async) return absl::OkStatus();
+    pause_ = MedianOf(pauses);
+    const double scale = static_cast<double>(kAllLayers) / static_cast<double>(layers_);
+    Add(absl::StrCat("pause of ", layers_, " layers, as of 48, ", DensityName(density)),
+        (pause_ - empty_pause_) * scale + empty_pause_, "30 ms", 0.030);
+    return absl::OkStatus();
+  }
+
+  // Back to the version before, out of the rank's own history; the trainer follows.
+  absl::Status MeasureRollback(double density) {
+    std::vector<double> pauses;
+    for (int i = 0; i < kRounds; ++i) {
+      const VersionId before = trainer_->publisher().parent().version;
+      RETURN_IF_ERROR(trainer_->Change(model_.manifest.elements(), density));
+      RETURN_IF_ERROR(Publish(PublishDurability::kAsync).status());
+      MoveOptions options;
+      options.version = ToString(before);
+      RETURN_IF_ERROR(served_->client()->Rollback(options, Soon()).status());
+      RETURN_IF_ERROR(rank_->Await(before));
+      pauses.push_back(rank_->pause());
+      RETURN_IF_ERROR(served_->client()->SetHold(false, "", Soon()).status());
+      RETURN_IF_ERROR(trainer_->publisher().Rebase(Soon()).status());
+      RETURN_IF_ERROR(trainer_->Reset());
+      RETURN_IF_ERROR(CheckRank());
+    }
+    Add(absl::StrCat("pause of going back, ", layers_, " layers, ", DensityName(density)),
+        MedianOf(pauses), "pause of the publish", pause_);
+    return absl::OkStatus();
+  }
+
+  // The rank holds what the trainer has, by sums of every tensor.
+  absl::Status CheckRank() const {
+    const FingerprintKey key(trainer_->publisher().parent().base_digest);
+    std::vector<std::vector<Fingerprint>> sums;
+    for (const bool of_rank : {false, true}) {
+      RETURN_IF_ERROR(UseCudaDevice(of_rank ? worker_device_ : trainer_device_));
+      const auto sum = [&]() -> absl::StatusOr<std::vector<Fingerprint>> {
+        const std::unique_ptr<CudaMemory> memory = MakeCudaPoolMemory();
+        ASSIGN_OR_RETURN(const OwnedCudaStream stream, OwnedCudaStream::Create());
+        ASSIGN_OR_RETURN(const std::unique_ptr<CudaAuditor> auditor,
+                         CudaAuditor::Create(model_.manifest, key, stream.get(), memory.get()));
+        RETURN_IF_ERROR(
+            auditor->Start(model_.At(of_rank ? rank_->weights() : trainer_->weights())));
+        return auditor->Finish();
+      };
+      absl::StatusOr<std::vector<Fingerprint>> found = sum();
+      RETURN_IF_ERROR(UseCudaDevice(trainer_device_));
+      RETURN_IF_ERROR(found.status());
+      sums.push_back(*std::move(found));
+    }
+    if (sums[0] == sums[1]) return absl::OkStatus();
+    return absl::DataLossError("the rank does not hold what the trainer published");
+  }
+
+  std::vector<Measurement> Take() { return std::move(results_); }
+
+ private:
+  struct Round {
+    double all = 0;
+    double pause = 0;
+    double durable = 0;
+    CudaPublishTimes times;
+  };
+
+  uint64_t PatchBytes(double density) const {
+    const auto elements = static_cast<double>(model_.manifest.elements());
+    return static_cast<uint64_t>(elements * density * 4.2) + model_.manifest.tiles() * 512;
+  }
+
+  absl::StatusOr<Round> Publish(PublishDurability durability) {
+    Round round;
+    Decision decision;
+    const auto publish = [&]() -> absl::Status {
+      ASSIGN_OR_RETURN(decision, trainer_->Publish(durability));
+      return absl::OkStatus();
+    };
+    ASSIGN_OR_RETURN(round.all, Seconds(publish));
+    round.times = trainer_->publisher().times();
+    RETURN_IF_ERROR(round.times.sent);
+    RETURN_IF_ERROR(rank_->Await(decision.version));
+    round.pause = rank_->pause();
+    ASSIGN_OR_RETURN(const double rest,
+                     Seconds([&] { return trainer_->publisher().AwaitDurable(Soon()); }));
+    round.durable = round.all + rest;
+    return round;
+  }
+
+  absl::StatusOr<std::string> Peer(double density) {
+    if (!options_.has_peer) return std::string();
+    return ReadProgram({"python3", kPeer, options_.colocated ? "colocated" : "two",
+                        absl::StrCat(layers_), absl::StrCat(density)});
+  }
+
+  void Add(std::string name, double value, std::string rival, double rival_value) {
+    results_.push_back({"update", std::move(name), value, "s", std::move(rival), rival_value, 0});
+  }
+
+  const Options options_;
+  const Gpu& gpu_;
+  const int trainer_device_;
+  const int worker_device_;
+  const uint64_t layers_;
+  const Model model_;
+  std::optional<Scratch> scratch_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<DenseSource> dense_;
+  std::unique_ptr<Served> served_;
+  std::unique_ptr<LiveRank> rank_;
+  std::unique_ptr<Trainer> trainer_;
+  double empty_pause_ = 0;
+  double pause_ = 0;  // of the publish that was measured last
+  std::vector<Measurement> results_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<Measurement>> RunGpuUpdate(const Options& given) {
+  Options options = given;
+  ASSIGN_OR_RETURN(const std::unique_ptr<Gpu> gpu, Gpu::Open(options.device));
+  int device = 0;
+  RETURN_IF_ERROR(WSTORE_CUDA(cudaGetDevice(&device)));
+  options.has_peer = std::filesystem::exists(kPeer) && HasProgram("python3") &&
+                     RunProgram({"python3", "-c", "import torch"}).ok();
+  if (!options.has_peer) {
+    options.report(absl::StrCat("update: no rival: it is ", kPeer, ", and needs PyTorch"));
+  }
+  std::vector<Measurement> results;
+  {
+    UpdateBench bench(options, *gpu, device, kLayers);
+    RETURN_IF_ERROR(bench.Prepare());
+    RETURN_IF_ERROR(bench.MeasureEmpty());
+    for (const double density : {0.001, 0.01, kMostDense}) {
+      RETURN_IF_ERROR(bench.Measure(density, PublishDurability::kAsync));
+      RETURN_IF_ERROR(bench.CheckRank());
+    }
+    RETURN_IF_ERROR(bench.Measure(0.01, PublishDurability::kSync));
+    RETURN_IF_ERROR(bench.Measure(0.01, PublishDurability::kAsync));
+    RETURN_IF_ERROR(bench.MeasureRollback(0.01));
+    results = bench.Take();
+  }
+  if (options.colocated || !options.full) return results;
+  UpdateBench bench(options, *gpu, device, kAllLayers);
+  RETURN_IF_ERROR(bench.Prepare());
+  RETURN_IF_ERROR(bench.MeasureEmpty());
+  RETURN_IF_ERROR(bench.Measure(0.01, PublishDurability::kAsync));
+  RETURN_IF_ERROR(bench.CheckRank());
+  std::vector<Measurement> more = bench.Take();
+  std::move(more.begin(), more.end(), std::back_inserter(results));
+  return results;
+}
+
+}  // namespace wstore::bench
