@@ -1,12 +1,62 @@
+#include "wstore/patch_digest.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "common/bytes.h"
 #include "common/check.h"
+#include "common/parallel.h"
 #include "transfer/codec/chunk_layout.h"
-#include "wstore/chunk.h"
 
 namespace wstore {
 namespace {
 
 constexpr uint64_t kPatchLeafBytes = 4096;
 constexpr char kSetLabel[] = "wstore patch set 1";  // its closing zero is hashed too
+// Parts that the tensors are shared out in, for each thread.
+constexpr size_t kParts = 4;
+
+// In one piece: a call for each field would cost more than the hashing.
+void HashTile(uint32_t tile, TileForm form, uint32_t changed, const Digest& digest,
+              Sha256* tensor) {
+  std::array<uint8_t, 8 + sizeof(digest.bytes)> record;
+  StoreLe<uint32_t>(tile, &record[0]);
+  StoreLe<uint32_t>(PackedTile{changed, form, 0}.Encode(), &record[4]);
+  std::copy(digest.bytes.begin(), digest.bytes.end(), &record[8]);
+  tensor->Update(record);
+}
+
+void HashTensor(const TensorSpec& spec, uint64_t changed, const Digest& digest, Sha256* set) {
+  set->UpdateU32(static_cast<uint32_t>(spec.name.size())).Update(spec.name);
+  const auto dtype = static_cast<uint8_t>(spec.dtype);
+  set->Update(absl::MakeConstSpan(&dtype, 1));
+  set->UpdateU32(static_cast<uint32_t>(spec.shape.size()));
+  for (const uint64_t dimension : spec.shape) set->UpdateU64(dimension);
+  set->UpdateU64(changed).Update(digest.bytes);
+}
+
+// The tiles of one tensor, among all.
+struct TensorTiles {
+  TensorIndex tensor;
+  size_t first;
+  uint64_t changed = 0;
+  Digest digest;
+};
+
+std::vector<TensorTiles> TensorsOf(size_t count, absl::FunctionRef<DigestedTile(size_t)> tile_at) {
+  std::vector<TensorTiles> tensors;
+  TilePlace last;
+  for (size_t i = 0; i < count; ++i) {
+    const TilePlace place = tile_at(i).place;
+    WSTORE_CHECK(i == 0 || last < place);
+    last = place;
+    if (tensors.empty() || tensors.back().tensor != place.tensor) {
+      tensors.push_back({place.tensor, i, 0, {}});
+    }
+  }
+  return tensors;
+}
 
 }  // namespace
 
@@ -23,19 +73,11 @@ void PatchDigester::Add(TilePlace place, TileForm form, uint32_t changed,
   if (last_.has_value() && last_->tensor != place.tensor) CloseTensor();
   last_ = place;
   open_changed_ += changed;
-  tensor_.UpdateU32(place.tile)
-      .UpdateU32(PackedTile{changed, form, 0}.Encode())
-      .Update(tile_digest.bytes);
+  HashTile(place.tile, form, changed, tile_digest, &tensor_);
 }
 
 void PatchDigester::CloseTensor() {
-  const TensorSpec& spec = manifest_.tensor(last_->tensor).spec;
-  set_.UpdateU32(static_cast<uint32_t>(spec.name.size())).Update(spec.name);
-  const auto dtype = static_cast<uint8_t>(spec.dtype);
-  set_.Update(absl::MakeConstSpan(&dtype, 1));
-  set_.UpdateU32(static_cast<uint32_t>(spec.shape.size()));
-  for (const uint64_t dimension : spec.shape) set_.UpdateU64(dimension);
-  set_.UpdateU64(open_changed_).Update(tensor_.Finish().bytes);
+  HashTensor(manifest_.tensor(last_->tensor).spec, open_changed_, tensor_.Finish(), &set_);
   open_changed_ = 0;
   ++tensors_;
 }
@@ -48,6 +90,35 @@ Digest PatchDigester::Finish() {
   tensors_ = 0;
   set_.Update(std::string_view(kSetLabel, sizeof(kSetLabel)));
   return digest;
+}
+
+Digest DigestTiles(const Manifest& manifest, size_t count,
+                   absl::FunctionRef<DigestedTile(size_t)> tile_at, int threads) {
+  std::vector<TensorTiles> tensors = TensorsOf(count, tile_at);
+  const auto hash = [&](size_t i) {
+    thread_local Sha256 sha;
+    TensorTiles& tensor = tensors[i];
+    const size_t end = i + 1 < tensors.size() ? tensors[i + 1].first : count;
+    for (size_t at = tensor.first; at < end; ++at) {
+      const DigestedTile tile = tile_at(at);
+      tensor.changed += tile.changed;
+      HashTile(tile.place.tile, tile.form, tile.changed, *tile.digest, &sha);
+    }
+    tensor.digest = sha.Finish();
+  };
+  const size_t parts = std::min(tensors.size(), kParts * static_cast<size_t>(threads));
+  const absl::Status status = ParallelFor(parts, threads, [&](uint64_t part) {
+    const size_t end = tensors.size() * (part + 1) / parts;
+    for (size_t i = tensors.size() * part / parts; i < end; ++i) hash(i);
+    return absl::OkStatus();
+  });
+  WSTORE_CHECK(status.ok());
+  Sha256 set;
+  set.Update(std::string_view(kSetLabel, sizeof(kSetLabel)));
+  for (const TensorTiles& tensor : tensors) {
+    HashTensor(manifest.tensor(tensor.tensor).spec, tensor.changed, tensor.digest, &set);
+  }
+  return set.UpdateU64(tensors.size()).Finish();
 }
 
 }  // namespace wstore

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/parallel.h"
 #include "common/status_macros.h"
 #include "transfer/cuda/buffer.h"
 #include "transfer/cuda/diff_tables.h"
@@ -9,6 +10,7 @@
 #include "transfer/cuda/tensor_table.h"
 #include "wstore/chunk.h"
 #include "wstore/cuda_differ.h"
+#include "wstore/patch_digest.h"
 
 namespace wstore {
 namespace {
@@ -17,6 +19,8 @@ using cuda::CopyAsync;
 using cuda::DeviceBuffer;
 using cuda::PinnedBuffer;
 using cuda::Synchronize;
+
+constexpr int kDigestThreads = 8;
 
 Fingerprint ToFingerprint(const unsigned long long (&lanes)[2]) { return {{lanes[0], lanes[1]}}; }
 
@@ -39,7 +43,7 @@ class Differ final : public CudaDiffer {
 
   absl::Status CheckRoom() const;
   absl::Status ReadChunkList(CudaDiff* diff);
-  absl::StatusOr<Digest> JoinDigests();
+  Digest JoinDigests() const;
 
   const Manifest& manifest_;
   const CudaDifferOptions options_;
@@ -176,15 +180,23 @@ absl::Status Differ::ReadChunkList(CudaDiff* diff) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Digest> Differ::JoinDigests() {
-  PatchDigester digester(manifest_);
-  for (uint64_t i = 0; i < manifest_.tiles(); ++i) {
-    const cuda::TileRecord& tile = host_tiles_[i];
-    if (tile.bytes == 0) continue;
-    digester.Add(manifest_.PlaceOf(i), static_cast<TileForm>(tile.packed >> 16 & 3), tile.changed,
-                 host_digests_[i]);
+Digest Differ::JoinDigests() const {
+  std::vector<DigestedTile> changed;
+  for (uint64_t i = 0; i < table_.size(); ++i) {
+    const TensorIndex tensor = table_.index(i);
+    const Manifest::Tensor& info = manifest_.tensor(tensor);
+    for (uint32_t k = 0; k < info.tiles; ++k) {
+      const cuda::TileRecord& tile = host_tiles_[info.first_tile + k];
+      if (tile.bytes == 0) continue;
+      changed.push_back({{tensor, k},
+                         static_cast<TileForm>(tile.packed >> 16 & 3),
+                         tile.changed,
+                         &host_digests_[info.first_tile + k]});
+    }
   }
-  return digester.Finish();
+  return DigestTiles(
+      manifest_, changed.size(), [&](size_t i) { return changed[i]; },
+      std::min(DefaultParallelism(), kDigestThreads));
 }
 
 absl::StatusOr<CudaDiff> Differ::Finish() {
@@ -218,9 +230,7 @@ absl::StatusOr<CudaDiff> Differ::Finish() {
       if (entry.is_touched != 0) diff.touched.push_back({tensor, touched});
     }
   }
-  if (options_.with_digest) {
-    ASSIGN_OR_RETURN(diff.digest, JoinDigests());
-  }
+  if (options_.with_digest) diff.digest = JoinDigests();
   stage_ = Stage::kFinished;
   return diff;
 }

@@ -6,11 +6,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/parallel.h"
 #include "common/status_macros.h"
 #include "transfer/replica/staging.h"
+#include "wstore/patch_digest.h"
 
 namespace wstore {
 namespace {
+
+// The set's digest is on the way of every vote.
+constexpr int kDigestThreads = 8;
 
 struct ClaimedGroup {
   const StagedPiece* piece;
@@ -85,16 +90,21 @@ absl::Status Staging::CheckShared(absl::Span<const PlacedTile> parts) const {
 
 absl::Status Staging::CheckDigests(absl::Span<const PlacedTile> tiles,
                                    absl::Span<const ContributorContent> contents) const {
-  std::vector<PatchDigester> digesters;
-  digesters.reserve(contents.size());
-  for (size_t i = 0; i < contents.size(); ++i) digesters.emplace_back(plan_->manifest());
-  for (const PlacedTile& placed : tiles) {
-    const TileRecord& tile = *placed.tile;
-    digesters[placed.contributor].Add(tile.place, tile.form, tile.changed, tile.digest);
-  }
+  const int threads = std::min(DefaultParallelism(), kDigestThreads);
   std::vector<std::string> wrong;
   for (size_t i = 0; i < contents.size(); ++i) {
-    const Digest digest = digesters[i].Finish();
+    std::vector<const TileRecord*> sent;
+    if (contents.size() > 1) {
+      for (const PlacedTile& placed : tiles) {
+        if (placed.contributor == i) sent.push_back(placed.tile);
+      }
+    }
+    const auto tile_at = [&](size_t k) {
+      const TileRecord& tile = contents.size() > 1 ? *sent[k] : *tiles[k].tile;
+      return DigestedTile{tile.place, tile.form, tile.changed, &tile.digest};
+    };
+    const size_t count = contents.size() > 1 ? sent.size() : tiles.size();
+    const Digest digest = DigestTiles(plan_->manifest(), count, tile_at, threads);
     if (digest != contents[i].digest) {
       wrong.push_back(absl::StrCat("contributor ", i, " sent ", ToHex(digest), ", declared is ",
                                    ToHex(contents[i].digest)));
