@@ -136,8 +136,8 @@ class GpuFleet {
     options.program = programs.command;
     options.directory = directory_.path();
     options.checkpoint = directory_ / "checkpoint";
-    options.server_arguments = {"--lease",          "1s", "--skew",          "200ms",
-                                "--apply-deadline", "1s", "--hold-deadline", "3s"};
+    options.server_arguments = {"--lease",          "500ms", "--skew",          "200ms",
+                                "--apply-deadline", "1s",    "--hold-deadline", "3s"};
     auto fleet = LocalFleet::Create(options);
     REQUIRE_OK(fleet);
     fleet_ = *std::move(fleet);
@@ -262,7 +262,7 @@ TEST_CASE("A fleet on a GPU follows a trainer on it through deaths, and goes bac
     gpu.RequireHolds(step);
   }
   INFO("an operator takes the fleet back, with no trainer there");
-  REQUIRE_OK(fleet.Must({"rollback", "--to", "v1"}));
+  REQUIRE_OK(fleet.Must({"rollback", "--to", "v1", "--yes"}));
   gpu.RequireHolds(1);
 }
 
