@@ -16,6 +16,8 @@ constexpr uint64_t kPatchLeafBytes = 4096;
 constexpr char kSetLabel[] = "wstore patch set 1";  // its closing zero is hashed too
 // Parts that the tensors are shared out in, for each thread.
 constexpr size_t kParts = 4;
+// With fewer, another thread takes longer to start than to help.
+constexpr size_t kTilesPerThread = 2048;
 
 // In one piece: a call for each field would cost more than the hashing.
 void HashTile(uint32_t tile, TileForm form, uint32_t changed, const Digest& digest,
@@ -94,6 +96,8 @@ Digest PatchDigester::Finish() {
 
 Digest DigestTiles(const Manifest& manifest, size_t count,
                    absl::FunctionRef<DigestedTile(size_t)> tile_at, int threads) {
+  threads = static_cast<int>(
+      std::clamp<size_t>(count / kTilesPerThread, 1, static_cast<size_t>(threads)));
   std::vector<TensorTiles> tensors = TensorsOf(count, tile_at);
   const auto hash = [&](size_t i) {
     thread_local Sha256 sha;

@@ -1,9 +1,14 @@
 // The worked example of docs/formats/patch.md, read from there.
 #include <cctype>
 #include <fstream>
+#include <random>
+#include <string>
+#include <vector>
 
+#include "tests/support/random.h"
 #include "tests/unit/codec/chunk_support.h"
 #include "wstore/chunk.h"
+#include "wstore/patch_digest.h"
 
 namespace wstore {
 namespace {
@@ -75,6 +80,41 @@ TEST_CASE("the worked example of the format document is right") {
     digester.Add(tile.place, tile.form, tile.changed, TileDigest(tile));
   }
   REQUIRE(ToHex(digester.Finish()) == example.digests.at("patch set"));
+}
+
+// One thread and several: with so many tiles that several are used, and none.
+TEST_CASE("the digest of tiles on several threads is that of one after the other") {
+  std::mt19937_64 random(TestSeed("tile digests"));
+  std::vector<TensorSpec> specs;
+  for (int i = 0; i < 40; ++i) {
+    specs.push_back({"tensor " + std::to_string(i), Dtype::kBF16, {random() % 500 * 65536 + 1}});
+  }
+  const Manifest manifest = ManifestOf(specs);
+  for (const double density : {0.0, 0.001, 1.0}) {
+    std::vector<Digest> digests;
+    std::vector<DigestedTile> tiles;
+    for (TensorIndex tensor = 0; tensor < manifest.size(); ++tensor) {
+      for (uint32_t tile = 0; tile < manifest.tensor(tensor).tiles; ++tile) {
+        if (std::uniform_real_distribution<double>()(random) >= density) continue;
+        Digest& digest = digests.emplace_back();
+        for (uint8_t& byte : digest.bytes) byte = static_cast<uint8_t>(random());
+        const auto form = random() % 2 == 0 ? TileForm::kBlocks : TileForm::kDense;
+        tiles.push_back(
+            {{tensor, tile}, form, static_cast<uint32_t>(1 + random() % 65536), nullptr});
+      }
+    }
+    PatchDigester digester(manifest);
+    for (size_t i = 0; i < tiles.size(); ++i) {
+      tiles[i].digest = &digests[i];
+      digester.Add(tiles[i].place, tiles[i].form, tiles[i].changed, digests[i]);
+    }
+    const Digest expected = digester.Finish();
+    for (const int threads : {1, 4}) {
+      INFO(tiles.size() << " tiles, " << threads << " threads");
+      REQUIRE(DigestTiles(
+                  manifest, tiles.size(), [&](size_t i) { return tiles[i]; }, threads) == expected);
+    }
+  }
 }
 
 }  // namespace
