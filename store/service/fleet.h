@@ -145,7 +145,8 @@ class Fleet {
     bool is_completing = false;
     std::optional<LiveRecord> record;  // decided: to be written as soon as the content is there
     std::string why;
-    int64_t deadline = protocol::kNever;  // of `record`
+    uint64_t seen_bytes = 0;              // of the content, when the deadline was set
+    int64_t deadline = protocol::kNever;  // for more of it; set with `record`
   };
   struct Verification {
     std::map<RankProcess, WorkerAudit> rows;
@@ -190,6 +191,8 @@ class Fleet {
   void LateCompleted(TransactionNumber transaction, const absl::Status& status);
   void DecidedEarly(LiveRecord record, const std::string& why);
   void LoseLate(const absl::Status& status);
+  int64_t LatePatience() const;
+  void HurryLate();
   void Tick();
   bool JournalFailed() const;  // in any
 

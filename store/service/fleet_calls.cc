@@ -215,6 +215,7 @@ void Fleet::RollbackNow(const BeginRollback& request, const AnswerFn& done) {
   }
   Details details;
   details.message = request.message;
+  HurryLate();
   StartNow(std::move(start), std::move(waiter), std::move(details));
 }
 

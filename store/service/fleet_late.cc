@@ -2,12 +2,20 @@
 // and have proved it against what was declared; the fleet serves it as "not durable" until the
 // record is in the journal. If the content never comes, or is not what was declared, the version is
 // lost as if the power had failed: the journal is reopened without it, and the ranks take it back.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "store/service/fleet.h"
 
 namespace wstore::service {
+namespace {
+
+// Without another chunk. Until then nothing else can be published, and a rollback waits.
+constexpr int64_t kPatienceMicros = 10'000'000;
+constexpr int64_t kPatienceForRollbackMicros = 2'000'000;
+
+}  // namespace
 
 bool Fleet::MayDecideEarly(TransactionNumber transaction) const {
   if (!state_.active || state_.active->number != transaction) return false;
@@ -62,7 +70,7 @@ void Fleet::DecidedEarly(LiveRecord record, const std::string& why) {
   const TransactionNumber number = record.transaction;
   late_->record = std::move(record);
   late_->why = why;
-  late_->deadline = now() + options_.coordinator.timing.stage_deadline;
+  late_->deadline = now() + LatePatience();
   strand_.Post([this, number] {
     Feed(protocol::RecordWritten{number, protocol::RecordOutcome::kAppended, absl::OkStatus()});
     if (late_ && late_->transaction == number) CompleteLate();
@@ -78,11 +86,27 @@ void Fleet::LoseLate(const absl::Status& status) {
   Feed(protocol::RecordWritten{late.transaction, protocol::RecordOutcome::kUnknown, status});
 }
 
+int64_t Fleet::LatePatience() const {
+  return std::min(options_.coordinator.timing.stage_deadline,
+                  state_.pending_rollback ? kPatienceForRollbackMicros : kPatienceMicros);
+}
+
+// A rollback is about to wait for it.
+void Fleet::HurryLate() {
+  if (!late_ || late_->deadline == protocol::kNever) return;
+  late_->deadline = std::min(late_->deadline, now() + kPatienceForRollbackMicros);
+}
+
 void Fleet::Tick() {
   if (late_ && now() >= late_->deadline) {
-    LoseLate(absl::DeadlineExceededError(
-        absl::StrCat("its content did not come within ",
-                     options_.coordinator.timing.stage_deadline / 1000, " ms")));
+    const auto content = live_.FindContent(late_->transaction);
+    const uint64_t bytes = content.ok() ? (*content)->size_bytes() : 0;
+    if (bytes > std::exchange(late_->seen_bytes, bytes)) {
+      late_->deadline = now() + LatePatience();
+    } else {
+      LoseLate(absl::DeadlineExceededError(
+          absl::StrCat("nothing more of its content has come for ", LatePatience() / 1000, " ms")));
+    }
   }
   Feed(protocol::CoordinatorTick{});
 }

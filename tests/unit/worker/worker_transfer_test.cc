@@ -399,6 +399,33 @@ TEST_CASE("a declared publish whose chunks never come, or are others, is taken b
   for (auto& rank : near.ranks) REQUIRE(rank->log().find("poisoned") == std::string::npos);
 }
 
+TEST_CASE("a rollback does not wait long for chunks that never come") {
+  Carried carried(TestSeed("declared and rolled back"));
+  ServedModel& served = carried.served;
+  TestInstance near(served, "near", 2);
+  Carried::Reach(near);
+  near.Start();
+  near.AwaitServing(0);
+  v1::Decision decision;
+  REQUIRE(served.Publish("first", served.Changed(served.versions.at(0), 0.1), &decision).ok());
+  near.AwaitServing(1);
+  REQUIRE_OK(carried.lead->AwaitRanks(2, Deadline::After(10 * kSecond)));
+  EarlyPublish publish(served, 1, 0.2);
+  const Arena arena(publish.chunks);
+  REQUIRE_OK(carried.Send(publish.transaction, arena.chunks()));
+  REQUIRE(publish.Commit(&decision).ok());
+  REQUIRE(decision.outcome() == v1::OUTCOME_SERVED_NOT_DURABLE);
+  near.AwaitServing(2);
+  const auto begun = std::chrono::steady_clock::now();
+  REQUIRE(served.Rollback("v0", &decision).error_code() == grpc::ABORTED);
+  REQUIRE(std::chrono::steady_clock::now() - begun < 8s);
+  near.AwaitServing(1);
+  near.RequireHolds(served.versions.at(1));
+  REQUIRE(WaitUntil([&] { return served.Rollback("v0", &decision).ok(); }));
+  near.AwaitServing(0);
+  near.RequireHolds(served.versions.at(0));
+}
+
 TEST_CASE("a declared publish waits for its chunks where somebody needs them") {
   Carried carried(TestSeed("declared and needed"));
   ServedModel& served = carried.served;
