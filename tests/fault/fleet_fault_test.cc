@@ -244,5 +244,36 @@ TEST_CASE("A slow, a partitioned and a broken network between server and ranks h
   }
 }
 
+TEST_CASE("A command behind a slow network ends in its time, and not each of its calls") {
+  const int port = FreePort();
+  FaultFixture::Network network;
+  network.listen = "127.0.0.1:" + std::to_string(port);
+  FaultFixture fixture(network);
+  Proxy proxy(port);
+  fixture.fleet().SetAddress("trainer", proxy.address());
+  proxy.SetDelay(300'000);
+  const std::string checkpoint = fixture.NextCheckpoint();
+  for (const std::vector<std::string>& verb :
+       {std::vector<std::string>{"publish", "--from", checkpoint, "--id", "slow"},
+        {"status"},
+        {"rollback", "--to", "v0", "--yes"}}) {
+    INFO(verb[0]);
+    std::vector<std::string> command = {"--timeout", "1s"};
+    command.insert(command.end(), verb.begin(), verb.end());
+    // Each of its calls takes 0.6 s, and connecting more.
+    const auto started = std::chrono::steady_clock::now();
+    auto process = fixture.fleet().StartAs("trainer", command, "slow-" + verb[0]);
+    REQUIRE_OK(process);
+    const std::optional<int> status = (*process)->Wait(kWait);
+    INFO(ReadFile((*process)->options().out_path));
+    REQUIRE(status == kUnavailable);
+    REQUIRE(std::chrono::steady_clock::now() - started < std::chrono::seconds(3));
+  }
+  proxy.SetDelay(0);
+  fixture.PublishUntilCommitted(checkpoint, "slow");
+  fixture.RequireWhole({"slow"});
+  fixture.RequireHeadIs(checkpoint);
+}
+
 }  // namespace
 }  // namespace wstore::testing

@@ -59,8 +59,8 @@ void AddGlobalOptions(CLI::App& app, GlobalOptions* options) {
          [options](const std::string& text) {
            options->timeout_ms = ParseDurationMs(text).value_or(0);
          },
-         "How long to wait while another process writes to the store, or for a server to answer, "
-         "such as 5s. Default: not at all, and a minute")
+         "How long to wait while another process writes to the store, or for a server: all its "
+         "answers together, such as 5s. Default: not at all, and a minute an answer")
       ->check([](const std::string& text) {
         return std::string(ParseDurationMs(text).status().message());
       })

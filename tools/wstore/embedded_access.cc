@@ -114,6 +114,7 @@ class EmbeddedAccess final : public StoreAccess {
         "--server ADDR");
   }
   Deadline NextDeadline() const override { return Deadline::After(0); }
+  void RestartTimeout() override {}
 
  private:
   absl::StatusOr<std::unique_ptr<Transaction>> BeginWithContent(const PublishRequest& request) {

@@ -1,5 +1,7 @@
 #include "tools/wstore/served_access.h"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,8 +12,12 @@
 namespace wstore::cli {
 namespace {
 
-constexpr int64_t kCallMs = 60'000;
-constexpr int64_t kContentMs = 600'000;
+// Without --timeout.
+constexpr int64_t kConnectMicros = 2'000'000;
+constexpr int64_t kCallMicros = 60'000'000;
+constexpr int64_t kContentMicros = 600'000'000;
+// At least so much, after a change, for the calls that tell what came of it.
+constexpr int64_t kReportMicros = 2'000'000;
 
 // The bits of a version: from the store's own files where they are at hand, otherwise from the
 // server.
@@ -25,8 +31,11 @@ class ServedAccess final : public StoreAccess {
   ServedAccess(std::shared_ptr<Client> client, const ServedOptions& options)
       : client_(std::move(client)),
         directory_(options.directory),
-        call_ms_(options.timeout_ms > 0 ? options.timeout_ms : kCallMs),
-        content_ms_(options.timeout_ms > 0 ? options.timeout_ms : kContentMs) {}
+        timeout_micros_(options.timeout_ms * 1000) {
+    RestartTimeout();
+  }
+
+  absl::Status Connect() { return client_->WaitUntilConnected(Within(kConnectMicros)); }
 
   absl::StatusOr<std::shared_ptr<const Manifest>> manifest() override {
     return client_->ReadManifest(NextDeadline());
@@ -118,13 +127,13 @@ class ServedAccess final : public StoreAccess {
     return Result(client_->Promote(options, NextDeadline()));
   }
   absl::Status Mark(VersionId version, bool bad, const std::string& reason) override {
-    return client_->Mark(ToString(version), bad, reason, NextDeadline());
+    return Changed(client_->Mark(ToString(version), bad, reason, NextDeadline()));
   }
   absl::Status SetHold(bool hold, const std::string& reason) override {
-    return client_->SetHold(hold, reason, NextDeadline()).status();
+    return Changed(client_->SetHold(hold, reason, NextDeadline()).status());
   }
   absl::Status Tag(const std::string& name, VersionId version) override {
-    return client_->Tag(name, ToString(version), NextDeadline());
+    return Changed(client_->Tag(name, ToString(version), NextDeadline()));
   }
 
   absl::Status Export(VersionId version, const ExportOptions& options) override {
@@ -137,13 +146,27 @@ class ServedAccess final : public StoreAccess {
   }
 
   absl::StatusOr<Client*> Server() override { return client_.get(); }
-  Deadline NextDeadline() const override { return Deadline::After(call_ms_ * 1000); }
+  Deadline NextDeadline() const override { return Within(kCallMicros); }
+  void RestartTimeout() override {
+    if (timeout_micros_ > 0) end_ = Deadline::After(timeout_micros_);
+  }
 
  private:
-  Deadline ContentDeadline() const { return Deadline::After(content_ms_ * 1000); }
+  Deadline ContentDeadline() const { return Within(kContentMicros); }
 
-  static absl::StatusOr<CommitResult> Result(const absl::StatusOr<Decision>& decision) {
-    RETURN_IF_ERROR(decision.status());
+  // What --timeout leaves; without it, so much for one call.
+  Deadline Within(int64_t default_micros) const {
+    return end_.value_or(Deadline::After(default_micros));
+  }
+
+  // What was done is told, however little time is left.
+  absl::Status Changed(const absl::Status& status) {
+    if (status.ok() && end_) end_ = Deadline::After(std::max(end_->left_micros(), kReportMicros));
+    return status;
+  }
+
+  absl::StatusOr<CommitResult> Result(const absl::StatusOr<Decision>& decision) {
+    RETURN_IF_ERROR(Changed(decision.status()));
     CommitResult result;
     result.outcome = decision->outcome;
     result.version = decision->version;
@@ -193,15 +216,17 @@ class ServedAccess final : public StoreAccess {
 
   const std::shared_ptr<Client> client_;
   const std::string directory_;
-  const int64_t call_ms_;
-  const int64_t content_ms_;
+  const int64_t timeout_micros_;  // 0: none
+  std::optional<Deadline> end_;   // of the whole command
 };
 
 }  // namespace
 
-std::unique_ptr<StoreAccess> MakeServedAccess(std::shared_ptr<Client> client,
-                                              const ServedOptions& options) {
-  return std::make_unique<ServedAccess>(std::move(client), options);
+absl::StatusOr<std::unique_ptr<StoreAccess>> ConnectAccess(std::shared_ptr<Client> client,
+                                                           const ServedOptions& options) {
+  auto access = std::make_unique<ServedAccess>(std::move(client), options);
+  RETURN_IF_ERROR(access->Connect());
+  return access;
 }
 
 }  // namespace wstore::cli

@@ -12,11 +12,13 @@ namespace wstore::cli {
 struct ServedOptions {
   // Of the store, if it is on this machine; empty: elsewhere.
   std::string directory;
-  // How long a call may take, and what sends content; 0: a minute, and ten.
+  // How long everything may take together, from connecting on; 0: two seconds to connect, a minute
+  // for a call, and ten for one that carries content.
   int64_t timeout_ms = 0;
 };
 
-std::unique_ptr<StoreAccess> MakeServedAccess(std::shared_ptr<Client> client,
-                                              const ServedOptions& options);
+// Waits until the server answers.
+absl::StatusOr<std::unique_ptr<StoreAccess>> ConnectAccess(std::shared_ptr<Client> client,
+                                                           const ServedOptions& options);
 
 }  // namespace wstore::cli

@@ -25,8 +25,6 @@ namespace {
 
 // How often a store that another process writes is tried again.
 constexpr int64_t kRetryMs = 50;
-// How long a server may take to answer at all, without --timeout.
-constexpr int64_t kConnectMs = 2000;
 
 std::string Environment(const char* name) {
   const char* const value = std::getenv(name);
@@ -116,9 +114,7 @@ absl::StatusOr<std::unique_ptr<StoreAccess>> Session::OpenAt(const std::string& 
   ASSIGN_OR_RETURN(ConnectOptions connect, ServerOptions());
   connect.address = address;
   ASSIGN_OR_RETURN(std::shared_ptr<Client> client, Client::Connect(connect));
-  RETURN_IF_ERROR(client->WaitUntilConnected(
-      Deadline::After(std::max(options_.timeout_ms, kConnectMs) * 1000)));
-  return MakeServedAccess(std::move(client), {directory, options_.timeout_ms});
+  return ConnectAccess(std::move(client), {directory, options_.timeout_ms});
 }
 
 absl::StatusOr<std::unique_ptr<StoreAccess>> Session::OpenServed() const {

@@ -73,8 +73,10 @@ class StoreAccess {
   // The server, for what only a server has.
   //   kFailedPrecondition: the store is not served
   virtual absl::StatusOr<Client*> Server() = 0;
-  // A moment for one more call to it.
+  // A moment by which one more call to it must have been answered.
   virtual Deadline NextDeadline() const = 0;
+  // What follows has all of --timeout again: somebody has been thinking.
+  virtual void RestartTimeout() = 0;
 };
 
 // What a patch file says that it was made for. `options` may have a parent already: another one is

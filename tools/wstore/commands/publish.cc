@@ -83,7 +83,11 @@ class PublishCommand final : public Command {
     const absl::StatusOr<CommitResult> result = store->Publish(request);
     progress.Finish();
     RETURN_IF_ERROR(result.status());
-    return Report(session, *store, *result, progress);
+    const absl::StatusOr<ExitCode> reported = Report(session, *store, *result, progress);
+    if (reported.ok()) return reported;
+    return Prefixed(reported.status(), absl::StrCat(ToString(result->version),
+                                                    " is committed, but what it holds could not be "
+                                                    "asked for"));
   }
 
  private:

@@ -52,7 +52,11 @@ class RollbackCommand final : public Command {
       RETURN_IF_ERROR(Confirm(*store, before.version, request.to));
     }
     ASSIGN_OR_RETURN(const CommitResult result, store->Rollback(request));
-    return Report(session, *store, result);
+    const absl::StatusOr<ExitCode> reported = Report(session, *store, result);
+    if (reported.ok()) return reported;
+    return Prefixed(reported.status(), absl::StrCat("head was moved to ", ToString(result.version),
+                                                    ", but what to print of it could not be asked "
+                                                    "for"));
   }
 
  private:
@@ -82,6 +86,7 @@ class RollbackCommand final : public Command {
         "Head moves from ", ToString(from), " to ", ToString(to), ", which changes\n  ",
         Summary(difference.changed, difference.by_tensor.size(), status.store.base),
         "\nPublishing is on hold from then on, until `wstore resume`.\nRoll back?"));
+    store.RestartTimeout();
     if (yes) return absl::OkStatus();
     return absl::CancelledError(
         absl::StrCat("not confirmed: head stays at ", ToString(from), ", nothing has changed"));
