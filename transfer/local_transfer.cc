@@ -1,8 +1,6 @@
 #include "wstore/local_transfer.h"
 
-#include <atomic>
 #include <cstdint>
-#include <deque>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -10,68 +8,25 @@
 #include "absl/strings/str_cat.h"
 #include "common/random.h"
 #include "common/status_macros.h"
+#include "common/strings.h"
+#include "transfer/shared_frames.h"
 
 namespace wstore {
 namespace {
 
-absl::Status GivenUp() { return absl::CancelledError("the frame was given up"); }
+// An address. It never leaves the process: the route is chosen by a random name of that.
+absl::StatusOr<std::string> LocateAddress(const void* data, uint64_t) {
+  return absl::StrCat(reinterpret_cast<uintptr_t>(data));
+}
 
-// An address, as the root names it. It never leaves the process: the route is chosen by a random
-// name of that.
-class LocalReceiver final : public FrameReceiver {
- public:
-  explicit LocalReceiver(const TransferPlan& plan) : plan_(plan) {}
-
-  absl::Status Enter(const FrameHeader& frame, Deadline) override {
-    if (cancelled_.load()) return GivenUp();
-    RETURN_IF_ERROR(CheckFrame(frame, plan_, next_));
-    entered_.push_back(frame);
-    ++next_;
-    return absl::OkStatus();
+absl::StatusOr<const uint8_t*> OpenAddress(std::string_view location, uint64_t) {
+  uint64_t address = 0;
+  if (!absl::SimpleAtoi(ToAbsl(location), &address)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", ToAbsl(location), "' is no address in this process"));
   }
-  absl::StatusOr<std::vector<DeviceChunk>> Await(Deadline) override {
-    if (cancelled_.load()) return GivenUp();
-    if (entered_.empty()) return absl::FailedPreconditionError("no frame was entered");
-    const FrameHeader frame = std::move(entered_.front());
-    entered_.pop_front();
-    uint64_t address = 0;
-    if (!absl::SimpleAtoi(frame.location, &address)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", frame.location, "' is no address in this process"));
-    }
-    return ChunksAt(frame, reinterpret_cast<const uint8_t*>(address));
-  }
-  void Release() override {}
-  void Cancel() override { cancelled_.store(true); }
-
- private:
-  const TransferPlan plan_;
-  std::atomic<bool> cancelled_{false};
-  uint64_t next_ = 0;
-  std::deque<FrameHeader> entered_;
-};
-
-class LocalSender final : public FrameSender {
- public:
-  explicit LocalSender(const TransferPlan& plan) : plan_(plan) {}
-
-  absl::StatusOr<std::string> Locate(const void* data, uint64_t) override {
-    return absl::StrCat(reinterpret_cast<uintptr_t>(data));
-  }
-  absl::Status Send(const FrameHeader& frame, const void*, Deadline) override {
-    if (cancelled_.load()) return GivenUp();
-    RETURN_IF_ERROR(CheckFrame(frame, plan_, next_));
-    ++next_;
-    return absl::OkStatus();
-  }
-  absl::Status Drain(Deadline) override { return cancelled_.load() ? GivenUp() : absl::OkStatus(); }
-  void Cancel() override { cancelled_.store(true); }
-
- private:
-  const TransferPlan plan_;
-  std::atomic<bool> cancelled_{false};
-  uint64_t next_ = 0;
-};
+  return reinterpret_cast<const uint8_t*>(address);
+}
 
 class LocalPort final : public TransferPort {
  public:
@@ -88,17 +43,18 @@ class LocalPort final : public TransferPort {
   }
   absl::StatusOr<std::unique_ptr<FrameReceiver>> Join(const TransferPlan& plan, Deadline,
                                                       std::function<bool()>) override {
-    RETURN_IF_ERROR(CheckRoute(plan));
-    return std::make_unique<LocalReceiver>(plan);
+    RETURN_IF_ERROR(CheckPlan(plan));
+    return MakeSharedReceiver(plan, OpenAddress);
   }
   absl::StatusOr<std::unique_ptr<FrameSender>> Lead(const TransferPlan& plan, Deadline,
                                                     std::function<bool()>) override {
-    RETURN_IF_ERROR(CheckRoute(plan));
-    return std::make_unique<LocalSender>(plan);
+    RETURN_IF_ERROR(CheckPlan(plan));
+    return MakeSharedSender(plan, LocateAddress);
   }
 
  private:
-  static absl::Status CheckRoute(const TransferPlan& plan) {
+  static absl::Status CheckPlan(const TransferPlan& plan) {
+    RETURN_IF_ERROR(CheckTransferPlan(plan));
     if (plan.route == TransferRoute::kShared) return absl::OkStatus();
     return absl::InvalidArgumentError("a port within a process has the shared route alone");
   }

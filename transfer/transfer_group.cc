@@ -82,6 +82,19 @@ std::vector<RouteChoice> ChooseRoutes(const TransferHello& root,
   return routes;
 }
 
+absl::Status CheckTransferPlan(const TransferPlan& plan) {
+  const bool is_nccl = plan.route == TransferRoute::kNccl;
+  if (plan.frame_bytes > 0 && plan.frame_bytes <= kMaxFrameBytes &&
+      (plan.route == TransferRoute::kShared ||
+       (is_nccl && plan.size >= 2 && plan.index < plan.size))) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("group ", plan.epoch, " cannot be joined: rank ", plan.index, " of ", plan.size,
+                   " by the route '", ToAbsl(TransferRouteName(plan.route)), "', with frames of ",
+                   plan.frame_bytes, " bytes; at most ", kMaxFrameBytes, " are allowed"));
+}
+
 absl::Status CheckFrame(const FrameHeader& frame, const TransferPlan& plan,
                         uint64_t next_sequence) {
   if (frame.epoch != plan.epoch || frame.sequence != next_sequence) {
@@ -107,6 +120,13 @@ absl::Status CheckFrame(const FrameHeader& frame, const TransferPlan& plan,
     end = chunk.offset + chunk.size_bytes;
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckHeldFrames(const FrameHeader& frame, size_t held) {
+  if (held < kMaxHeldFrames) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "frame ", frame.sequence, " of group ", frame.epoch, " is refused: ", held,
+      " frames are under way or unreleased, ", kMaxHeldFrames, " may be; release one first"));
 }
 
 std::vector<DeviceChunk> ChunksAt(const FrameHeader& frame, const uint8_t* data) {

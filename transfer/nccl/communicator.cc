@@ -190,6 +190,11 @@ absl::Status Communicator::Await(Mark mark, Deadline deadline) {
 
 void Communicator::Cancel() { cancelled_->store(true); }
 
+absl::Status Communicator::CheckCancelled() const {
+  if (!cancelled_->load()) return absl::OkStatus();
+  return absl::CancelledError("broadcast: the communicator was given up");
+}
+
 bool Communicator::Abort() {
   if (comm_ == nullptr) return true;
   auto progress = std::make_shared<AbortProgress>();

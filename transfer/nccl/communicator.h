@@ -64,6 +64,8 @@ class Communicator {
 
   // From any thread, at any time: what waits returns kCancelled soon, and so does all that comes.
   void Cancel();
+  // kCancelled: Cancel was called
+  absl::Status CheckCancelled() const;
 
   // Gives up what is under way. Returns when NCCL has let go of the device, or after two seconds;
   // the communicator is then of no use any more. False: NCCL has not let go.

@@ -9,7 +9,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "common/strings.h"
 #include "transfer/nccl/communicator.h"
 #include "transfer/nccl/device_scope.h"
 #include "transfer/nccl/frames.h"
@@ -47,32 +46,19 @@ class CudaTransferPort final : public TransferPort {
   absl::StatusOr<std::unique_ptr<FrameReceiver>> Join(const TransferPlan& plan, Deadline deadline,
                                                       std::function<bool()> cancelled) override {
     const nccl::DeviceScope scope(device_);
-    RETURN_IF_ERROR(CheckPlan(plan));
+    RETURN_IF_ERROR(CheckTransferPlan(plan));
     if (plan.route == TransferRoute::kShared) return nccl::JoinShared(plan);
     return nccl::JoinByNccl(plan, memory_, deadline, cancelled);
   }
   absl::StatusOr<std::unique_ptr<FrameSender>> Lead(const TransferPlan& plan, Deadline deadline,
                                                     std::function<bool()> cancelled) override {
     const nccl::DeviceScope scope(device_);
-    RETURN_IF_ERROR(CheckPlan(plan));
+    RETURN_IF_ERROR(CheckTransferPlan(plan));
     if (plan.route == TransferRoute::kShared) return nccl::LeadShared(plan);
     return nccl::LeadByNccl(plan, deadline, cancelled);
   }
 
  private:
-  static absl::Status CheckPlan(const TransferPlan& plan) {
-    const bool is_nccl = plan.route == TransferRoute::kNccl;
-    if (plan.frame_bytes > 0 && plan.frame_bytes <= kMaxFrameBytes &&
-        (plan.route == TransferRoute::kShared ||
-         (is_nccl && plan.size >= 2 && plan.index < plan.size))) {
-      return absl::OkStatus();
-    }
-    return absl::InvalidArgumentError(absl::StrCat(
-        "group ", plan.epoch, " cannot be joined: rank ", plan.index, " of ", plan.size,
-        " by the route '", ToAbsl(TransferRouteName(plan.route)), "', with frames of ",
-        plan.frame_bytes, " bytes; at most ", kMaxFrameBytes, " are allowed"));
-  }
-
   CudaMemory* const memory_;
   const int device_;
   const TransferHello hello_;

@@ -23,6 +23,6 @@ absl::StatusOr<std::unique_ptr<FrameSender>> LeadByNccl(const TransferPlan& plan
 
 absl::StatusOr<std::unique_ptr<FrameReceiver>> JoinShared(const TransferPlan& plan);
 // A root without a communicator: all ranks read its memory, and there is nothing to send.
-std::unique_ptr<FrameSender> LeadShared(const TransferPlan& plan);
+absl::StatusOr<std::unique_ptr<FrameSender>> LeadShared(const TransferPlan& plan);
 
 }  // namespace wstore::nccl

@@ -13,7 +13,7 @@ namespace wstore::nccl {
 namespace {
 
 constexpr int kRoot = 0;
-constexpr size_t kSlots = 2;
+constexpr size_t kSlots = kMaxHeldFrames;
 
 class NcclReceiver final : public FrameReceiver {
  public:
@@ -32,10 +32,9 @@ class NcclReceiver final : public FrameReceiver {
   }
 
   absl::Status Enter(const FrameHeader& frame, Deadline deadline) override {
+    RETURN_IF_ERROR(communicator_->CheckCancelled());
     RETURN_IF_ERROR(CheckFrame(frame, plan_, next_));
-    if (entered_.size() + unreleased_ >= kSlots) {
-      return absl::FailedPreconditionError("a frame is entered before another is released");
-    }
+    RETURN_IF_ERROR(CheckHeldFrames(frame, entered_.size() + unreleased_));
     const DeviceScope scope(device_);
     uint8_t* const slot = SlotOf(frame);
     RETURN_IF_ERROR(communicator_->Broadcast(slot, slot, frame.size_bytes, kRoot, deadline));
@@ -46,6 +45,7 @@ class NcclReceiver final : public FrameReceiver {
   }
 
   absl::StatusOr<std::vector<DeviceChunk>> Await(Deadline deadline) override {
+    RETURN_IF_ERROR(communicator_->CheckCancelled());
     if (entered_.empty()) return absl::FailedPreconditionError("no frame was entered");
     const DeviceScope scope(device_);
     const auto& [frame, mark] = entered_.front();
@@ -86,6 +86,7 @@ class NcclSender final : public FrameSender {
     return cuda::NameMemory(data, size_bytes);
   }
   absl::Status Send(const FrameHeader& frame, const void* data, Deadline deadline) override {
+    RETURN_IF_ERROR(communicator_->CheckCancelled());
     RETURN_IF_ERROR(CheckFrame(frame, plan_, next_));
     const DeviceScope scope(device_);
     // In place: the root reads alone.
@@ -95,6 +96,7 @@ class NcclSender final : public FrameSender {
     return absl::OkStatus();
   }
   absl::Status Drain(Deadline deadline) override {
+    RETURN_IF_ERROR(communicator_->CheckCancelled());
     const DeviceScope scope(device_);
     ASSIGN_OR_RETURN(const Communicator::Mark mark, communicator_->PutMark());
     return communicator_->Await(mark, deadline);

@@ -11,7 +11,6 @@
 namespace wstore::client {
 namespace {
 
-constexpr size_t kFramesAtOnce = 2;
 constexpr size_t kMaxAnnounced = 1024;
 constexpr int64_t kFirstPauseMicros = 200'000;
 constexpr int64_t kLongestPauseMicros = 30'000'000;
@@ -295,7 +294,7 @@ void FrameIntake::RunFrames() {
     }
     if (says_hello) SendHello();
     // The next frame is under way while this one is staged.
-    while (entered_.size() < kFramesAtOnce && EnterNext()) continue;
+    while (entered_.size() < kMaxHeldFrames && EnterNext()) continue;
     if (!entered_.empty()) TakeNext();
   }
   entered_.clear();

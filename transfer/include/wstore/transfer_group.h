@@ -95,13 +95,21 @@ struct FrameHeader {
 inline constexpr uint64_t kMaxFrameBytes = uint64_t{256} << 20;
 // Chunks begin at multiples of this, in a frame and in memory.
 inline constexpr uint64_t kFrameAlignment = 16;
+// Of one group, at a rank: under way or unreleased.
+inline constexpr size_t kMaxHeldFrames = 2;
+
+// Whether a group can be joined at all by what a port is told of it.
+//   kInvalidArgument: without a route, without a place in its communicator, or with frames of no
+//   size, or past kMaxFrameBytes
+absl::Status CheckTransferPlan(const TransferPlan& plan);
 
 // Whether a frame can be entered: its epoch, its place in the order, its sizes.
 //   kFailedPrecondition: another epoch or sequence number than is next
 //   kInvalidArgument: chunks that overlap, are empty, misaligned or reach past the frame, or a
-//   frame
-//     that is larger than was agreed
+//   frame that is larger than was agreed
 absl::Status CheckFrame(const FrameHeader& frame, const TransferPlan& plan, uint64_t next_sequence);
+//   kFailedPrecondition: kMaxHeldFrames are `held` already
+absl::Status CheckHeldFrames(const FrameHeader& frame, size_t held);
 
 // The chunks of a frame whose bytes are at `data`.
 std::vector<DeviceChunk> ChunksAt(const FrameHeader& frame, const uint8_t* data);
@@ -113,10 +121,11 @@ class FrameReceiver {
  public:
   virtual ~FrameReceiver() = default;
 
-  // Enters the frame's collective and returns. Two frames may be under way or unreleased at a time.
-  // Errors: also as CheckFrame, before anything was entered.
+  // Enters the frame's collective and returns. kMaxHeldFrames may be under way or unreleased at a
+  // time. Errors: also as CheckFrame and CheckHeldFrames, before anything was entered.
   virtual absl::Status Enter(const FrameHeader& frame, Deadline deadline) = 0;
   // Waits for the frame that was entered first and not awaited. The bytes stay until Release.
+  //   kFailedPrecondition: there is none
   virtual absl::StatusOr<std::vector<DeviceChunk>> Await(Deadline deadline) = 0;
   // Of the frame that was awaited first and not released: its bytes are of no use any more.
   virtual void Release() = 0;
@@ -133,7 +142,7 @@ class FrameSender {
   // For FrameHeader::location: how a process on this device finds this memory.
   virtual absl::StatusOr<std::string> Locate(const void* data, uint64_t size_bytes) = 0;
   // Enters the frame's collective, with its bytes at `data`, and returns. They must stay until
-  // Drain.
+  // Drain. Errors: also as CheckFrame, before anything was entered.
   virtual absl::Status Send(const FrameHeader& frame, const void* data, Deadline deadline) = 0;
   // Waits until all frames are on their way: their memory is of no use to the group any more, but
   // for ranks that share it. NCCL may still hold bytes that a rank has not got; they are lost if
@@ -151,6 +160,8 @@ class TransferPort {
   // Names a communicator, for one attempt.
   virtual absl::StatusOr<std::string> NewUniqueId() = 0;
   // Joins as a rank, or as the root. `is_cancelled` is asked all the time.
+  //   kInvalidArgument: as CheckTransferPlan, or a route that this port does not have
+  //   kCancelled: `is_cancelled` became true
   //   kDeadlineExceeded: not all came
   //   kUnavailable: NCCL says why
   virtual absl::StatusOr<std::unique_ptr<FrameReceiver>> Join(
