@@ -15,6 +15,8 @@ constexpr size_t kMaxAnnounced = 1024;
 constexpr int64_t kFirstPauseMicros = 200'000;
 constexpr int64_t kLongestPauseMicros = 30'000'000;
 constexpr auto kLookAgain = std::chrono::milliseconds(20);
+// Without a frame of a publisher that has sent all.
+constexpr auto kSilence = std::chrono::milliseconds(500);
 
 }  // namespace
 
@@ -26,6 +28,13 @@ void Delivery::Open(Stage stage) {
   changed_.notify_all();
 }
 
+void Delivery::Announced(const FrameHeader& frame) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [contributor, part] : parts_) {
+    if (part.epochs.contains(frame.epoch)) ++part.under_way;
+  }
+}
+
 void Delivery::Take(const FrameHeader& frame, uint32_t contributor,
                     absl::Span<const DeviceChunk> chunks, Deadline deadline) {
   std::unique_lock<std::mutex> lock(mutex_);
@@ -33,6 +42,13 @@ void Delivery::Take(const FrameHeader& frame, uint32_t contributor,
   if (found == parts_.end() || !found->second.epochs.contains(frame.epoch)) return;
   Part& part = found->second;
   part.used = frame.epoch;
+  StageFrame(frame, chunks, deadline, lock, part);
+  if (part.under_way > 0) --part.under_way;
+  part.last_sign = std::chrono::steady_clock::now();
+}
+
+void Delivery::StageFrame(const FrameHeader& frame, absl::Span<const DeviceChunk> chunks,
+                          Deadline deadline, std::unique_lock<std::mutex>& lock, Part& part) {
   changed_.wait_for(lock, std::chrono::microseconds(deadline.left_micros()),
                     [this] { return stage_ != nullptr || is_closed_; });
   if (is_closed_ || !part.status.ok()) return;
@@ -55,6 +71,7 @@ void Delivery::Fail(uint64_t epoch, const absl::Status& status) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [contributor, part] : parts_) {
     if (part.epochs.erase(epoch) == 0 || part.is_whole || !part.status.ok()) continue;
+    part.under_way = 0;
     if (part.used == epoch || part.epochs.empty()) part.status = status;
   }
   changed_.notify_all();
@@ -62,9 +79,13 @@ void Delivery::Fail(uint64_t epoch, const absl::Status& status) {
 
 absl::StatusOr<uint64_t> Delivery::Await(uint32_t contributor, const Cancellation& cancellation) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const Part& part = parts_.at(contributor);
+  Part& part = parts_.at(contributor);
+  part.last_sign = std::chrono::steady_clock::now();
   while (!part.is_whole && part.status.ok()) {
     if (cancellation.is_cancelled()) return absl::CancelledError("cancelled");
+    if (part.under_way == 0 && std::chrono::steady_clock::now() - part.last_sign > kSilence) {
+      part.status = absl::UnavailableError("not all frames were sent to this rank");
+    }
     changed_.wait_for(lock, kLookAgain);
   }
   if (!part.status.ok()) return part.status;
@@ -271,6 +292,7 @@ std::shared_ptr<Delivery> FrameIntake::Expect(TransactionNumber transaction,
 
 void FrameIntake::Announced(FrameHeader frame) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (delivery_ != nullptr && transaction_ == frame.transaction) delivery_->Announced(frame);
   // Past the limit its group breaks by the gap.
   if (announced_.size() < kMaxAnnounced) announced_.push_back(std::move(frame));
   changed_.notify_all();
@@ -334,7 +356,7 @@ void FrameIntake::TakeNext() {
   const absl::StatusOr<std::vector<DeviceChunk>> chunks =
       next.group->receiver->Await(next.deadline);
   if (!chunks.ok()) return Break(next.group, chunks.status(), /*tell=*/true);
-  received_bytes_ += next.frame.size_bytes;
+  for (const DeviceChunk& chunk : *chunks) received_bytes_ += chunk.size_bytes;
   std::shared_ptr<Delivery> delivery;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -35,7 +36,8 @@ class Delivery {
   bool carries(uint32_t contributor) const { return parts_.contains(contributor); }
   // Chunks go to `stage` from now on; frames wait for this.
   void Open(Stage stage);
-  // Waits until all of a contributor's frames are staged. How many chunks that were.
+  // Waits until all of a contributor's frames are staged. How many chunks that were. The
+  // contributor has said by now that it has sent all: it is not waited for if nothing comes.
   //   kCancelled: cancelled
   //   others: not all will come, or one was refused; the server has them
   absl::StatusOr<uint64_t> Await(uint32_t contributor, const Cancellation& cancellation);
@@ -48,13 +50,19 @@ class Delivery {
     std::set<uint64_t> epochs;     // of the groups that it may be sent through
     std::optional<uint64_t> used;  // the one that it is
     uint64_t chunks = 0;
+    uint64_t under_way = 0;  // frames that were announced, and are neither staged nor dropped
+    std::chrono::steady_clock::time_point last_sign;
     bool is_whole = false;
     absl::Status status;
   };
-  // For the intake. Waits for Open, up to the deadline; drops what is not wanted any more.
+  // For the intake. Take waits for Open, up to the deadline; drops what is not wanted any more.
+  void Announced(const FrameHeader& frame);
   void Take(const FrameHeader& frame, uint32_t contributor, absl::Span<const DeviceChunk> chunks,
             Deadline deadline);
   void Fail(uint64_t epoch, const absl::Status& status);
+
+  void StageFrame(const FrameHeader& frame, absl::Span<const DeviceChunk> chunks, Deadline deadline,
+                  std::unique_lock<std::mutex>& lock, Part& part);
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -88,7 +96,7 @@ class FrameIntake {
   // An update is prepared whose contributors send frames. Before the frames are announced.
   std::shared_ptr<Delivery> Expect(TransactionNumber transaction, uint32_t contributors);
 
-  // Of all frames that have come so far.
+  // Of the chunks in all frames that have come so far.
   uint64_t received_bytes() const { return received_bytes_.load(); }
 
  private:
