@@ -21,6 +21,7 @@
 
 #include "store/checkpoint/checkpoint.h"
 #include "store/service/server.h"
+#include "tests/conformance/replica/device.h"
 #include "tests/support/catch.h"
 #include "tests/support/naive_safetensors.h"
 #include "tests/support/temp_dir.h"
@@ -138,17 +139,12 @@ class ServedModel {
     return to;
   }
 
-  // Between Begin and Put of the publishes to come: the transaction, and its chunks. They are said
-  // to be carried.
-  std::function<void(TransactionNumber, const std::vector<std::string>&)> carry;
-
   // Begins, sends and awaits the decision.
   grpc::Status Publish(const std::string& id, const NaiveTensors& to, v1::Decision* decision,
                        v1::Policy policy = v1::POLICY_ALL, bool candidate = false) {
     v1::BeginRequest begin;
     begin.set_id(id);
     begin.set_policy(policy);
-    begin.set_carried(carry != nullptr);
     begin.set_candidate(candidate);
     v1::BeginResponse begun;
     grpc::Status status;
@@ -165,7 +161,6 @@ class ServedModel {
     const NaiveTensors& from = versions.at(begun.parent().version());
     PatchDigester digester(manifest());
     std::vector<std::string> chunks = Chunks(from, to, begun.transaction(), &digester);
-    if (carry) carry(TransactionNumber(begun.transaction()), chunks);
     auto context = Context();
     const auto stream = stub->Put(context.get());
     v1::PutRequest request;
@@ -267,7 +262,7 @@ class ServedModel {
   int rollbacks_ = 0;
 };
 
-// A rank: memory, an engine that sums it in every step, and a worker.
+// A rank: memory of a device, an engine that sums it in every step, and a worker.
 class TestRank {
  public:
   TestRank(ServedModel& model, std::shared_ptr<const Layout> layout) : model_(model) {
@@ -277,11 +272,10 @@ class TestRank {
 
   void SetLayout(std::shared_ptr<const Layout> layout) {
     layout_ = std::move(layout);
-    memory_.clear();
     buffers_.clear();
     for (uint32_t i = 0; i < layout_->buffers().size(); ++i) {
-      memory_.emplace_back(layout_->buffer_bytes(i) / 8 + 1);
-      buffers_.push_back({memory_.back().data(), layout_->buffer_bytes(i)});
+      const uint64_t size = layout_->buffer_bytes(i);
+      buffers_.push_back({device_->Allocate(size), size});
     }
   }
 
@@ -290,6 +284,7 @@ class TestRank {
 
   absl::Status Start(Deadline deadline) {
     options.replica.threads = 1;
+    options.replica.backend = device_->MakeBackend(options.replica.threads);
     options.replica.undo_budget_bytes = 1 << 24;
     options.replica.on_change = [this](const ChangeEvent& event) {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -340,13 +335,13 @@ class TestRank {
       std::string& bytes = tensors->at(name).bytes;
       std::vector<bool>& seen = (*covered)[name];
       seen.resize(bytes.size() / 2);
-      const auto* local = static_cast<const char*>(buffers_[placement.buffer].data);
+      const std::vector<uint8_t> local = Read(buffers_[placement.buffer]);
       SegmentCursor cursor(placement);
       do {
         const Segment& segment = cursor.segment();
         for (uint64_t i = 0; i < segment.end - segment.begin; ++i) {
           const uint64_t at = segment.local_begin + i * segment.local_stride;
-          std::memcpy(&bytes[2 * (segment.begin + i)], local + 2 * at, 2);
+          std::memcpy(&bytes[2 * (segment.begin + i)], &local[2 * at], 2);
           seen[segment.begin + i] = true;
         }
       } while (cursor.Next());
@@ -356,7 +351,9 @@ class TestRank {
   // Flips a bit of a byte that holds an element.
   void FlipBit() {
     const Placement& placement = layout_->placements().back();
-    static_cast<char*>(buffers_[placement.buffer].data)[2 * placement.local_offset] ^= 4;
+    const LocalBuffer& buffer = buffers_[placement.buffer];
+    const uint8_t flipped = Read(buffer)[2 * placement.local_offset] ^ 4;
+    device_->Write(&flipped, 1, static_cast<uint8_t*>(buffer.data) + 2 * placement.local_offset);
   }
 
   std::atomic<uint64_t> steps{0};
@@ -374,14 +371,18 @@ class TestRank {
   uint64_t Sum() const {
     uint64_t sum = 0;
     for (const LocalBuffer& buffer : buffers_) {
-      const auto* bytes = static_cast<const uint8_t*>(buffer.data);
-      for (uint64_t i = 0; i < buffer.size_bytes; ++i) sum = sum * 1099511628211u + bytes[i];
+      for (const uint8_t byte : Read(buffer)) sum = sum * 1099511628211u + byte;
     }
     return sum;
   }
   std::function<bool()> meet;  // a collective in the middle of each step; false: ends
 
  private:
+  std::vector<uint8_t> Read(const LocalBuffer& buffer) const {
+    std::vector<uint8_t> bytes(buffer.size_bytes);
+    device_->Read(buffer.data, bytes.size(), bytes.data());
+    return bytes;
+  }
   void RunEngine() {
     while (worker_->AtSafePoint() == SafePoint::kRun) {
       const uint64_t before = Sum();
@@ -401,7 +402,7 @@ class TestRank {
   ServedModel& model_;
   std::shared_ptr<const WorkerBase> base_;
   std::shared_ptr<const Layout> layout_;
-  std::vector<std::vector<uint64_t>> memory_;
+  const std::unique_ptr<TestDevice> device_ = MakeTestDevice();
   std::vector<LocalBuffer> buffers_;
   std::unique_ptr<Worker> worker_;
   std::thread engine_;

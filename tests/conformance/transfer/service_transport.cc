@@ -1,0 +1,7 @@
+#include "tests/conformance/transfer/transport.h"
+
+namespace wstore::testing {
+
+Transport TransportUnderTest() { return {}; }
+
+}  // namespace wstore::testing
