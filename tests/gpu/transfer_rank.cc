@@ -20,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "common/clock.h"
 #include "tests/gpu/device_weights.h"
+#include "tests/gpu/this_program.h"
 #include "tests/support/catch.h"
 #include "wstore/cuda_transfer.h"
 #include "wstore/digest.h"
@@ -221,16 +222,6 @@ class Rank {
   std::shared_ptr<TransferPort> port_;
   int64_t last_ = 0;
 };
-
-// This program, with what it needs to run a test case.
-std::vector<std::string> ThisProgram() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  const std::string line{std::istreambuf_iterator<char>(file), {}};
-  const std::vector<std::string> arguments = absl::StrSplit(line, '\0');
-  std::vector<std::string> command = {std::filesystem::read_symlink("/proc/self/exe").string()};
-  if (arguments.size() > 1 && arguments[1] == "gpu_tests") command.push_back("gpu_tests");
-  return command;
-}
 
 }  // namespace
 
