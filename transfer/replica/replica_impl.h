@@ -131,10 +131,6 @@ class Replica::Impl {
   UndoHistory history_;
 };
 
-// Fills in the expected sums of the patch's units and what is to be reported.
-absl::StatusOr<StagedReport> ReadPatch(MemoryBackend& backend, const MemoryPass& pass,
-                                       StagedPatch* patch);
-
 // Whether there is a buffer for each of the layout, of its size, aligned, and apart from all
 // others.
 absl::Status CheckBuffers(const Layout& layout, absl::Span<const LocalBuffer> buffers);

@@ -6,6 +6,7 @@
 #include "common/parallel.h"
 #include "common/status_macros.h"
 #include "common/strings.h"
+#include "transfer/replica/read_units.h"
 #include "transfer/replica/replica_impl.h"
 
 namespace wstore {
@@ -13,23 +14,6 @@ namespace {
 
 // Each holds a chunk of up to 4 MiB and the piece that is made of it.
 constexpr int kStagingThreads = 8;
-
-// Groups whose sums are held at a time: 2 MiB of them.
-constexpr uint64_t kSumsAtATime = 32768;
-
-void MergeByCell(std::vector<CellSums>* cells) {
-  std::sort(cells->begin(), cells->end(),
-            [](const CellSums& a, const CellSums& b) { return a.cell < b.cell; });
-  size_t kept = 0;
-  for (size_t i = 0; i < cells->size(); ++i) {
-    if (kept > 0 && (*cells)[kept - 1].cell == (*cells)[i].cell) {
-      (*cells)[kept - 1].sums += (*cells)[i].sums;
-    } else {
-      (*cells)[kept++] = (*cells)[i];
-    }
-  }
-  cells->resize(kept);
-}
 
 constexpr uint64_t kDeviceChunkAlignment = 16;
 
@@ -51,39 +35,6 @@ absl::Status CheckDeviceChunks(absl::Span<const DeviceChunk> chunks) {
 }
 
 }  // namespace
-
-absl::StatusOr<StagedReport> ReadPatch(MemoryBackend& backend, const MemoryPass& pass,
-                                       StagedPatch* patch) {
-  StagedReport report;
-  std::vector<TouchedSums> group_sums;
-  const absl::Span<Unit> units = absl::MakeSpan(patch->units);
-  for (size_t first = 0; first < units.size();) {
-    uint64_t groups = 0;
-    size_t last = first;
-    while (last < units.size() && groups < kSumsAtATime) groups += units[last++].group_count;
-    const absl::Span<Unit> turn = units.subspan(first, last - first);
-    group_sums.assign(groups, TouchedSums());
-    RETURN_IF_ERROR(backend.Read(pass, turn, absl::MakeSpan(group_sums)));
-    size_t group_index = 0;
-    for (const Unit& unit : turn) {
-      for (const StagedGroup& group : unit.groups()) {
-        const TouchedSums& sums = group_sums[group_index++];
-        // Neighbours are mostly of one cell.
-        if (!report.cells.empty() && report.cells.back().cell == group.cell) {
-          report.cells.back().sums += sums;
-        } else {
-          report.cells.push_back({group.cell, sums});
-        }
-      }
-    }
-    MergeByCell(&report.cells);
-    first = last;
-  }
-  for (const CellSums& cell : report.cells) report.total += cell.sums;
-  report.elements = patch->changed;
-  report.size_bytes = patch->size_bytes;
-  return report;
-}
 
 std::optional<UpdateHeader> Replica::Impl::pending() const {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -166,9 +117,14 @@ absl::StatusOr<bool> Replica::Impl::BeginUpdate(const UpdateHeader& header) {
   auto pending = std::make_shared<Pending>();
   pending->header = header;
   pending->staging = std::make_shared<Staging>(
-      plan_, header, options_.stage_budget_bytes,
-      [this](StagedPiece* piece) { return backend_->AcceptPiece(piece); },
-      [this](StagedPiece* piece) { return backend_->FetchColumns(piece); });
+      plan_, header, Staging::Options{options_.stage_budget_bytes, options_.read_ahead_groups},
+      Staging::Backend{
+          [this](StagedPiece* piece) { return backend_->AcceptPiece(piece); },
+          [this](StagedPiece* piece) { return backend_->FetchColumns(piece); },
+          [this](const MemoryPass& pass, absl::Span<Unit> units, std::vector<CellSums>* cells) {
+            return ReadUnits(*backend_, pass, units, cells);
+          }},
+      MemoryPass(&gate_));
   pending_ = std::move(pending);
   SetState(ReplicaState::kStaging);
   return true;
@@ -204,7 +160,9 @@ absl::Status Replica::Impl::StageChunk(std::string_view bytes) {
   ASSIGN_OR_RETURN(const ChunkView view, ChunkView::Parse(bytes, plan->manifest()));
   ASSIGN_OR_RETURN(const std::shared_ptr<Staging> staging, FindStaging(view.header().transaction));
   if (staging == nullptr) return absl::OkStatus();
-  return EndStaging(staging, staging->Add(view, view.header().key));
+  RETURN_IF_ERROR(EndStaging(staging, staging->Add(view, view.header().key)));
+  staging->ReadAhead();
+  return absl::OkStatus();
 }
 
 absl::Status Replica::Impl::StageDeviceChunks(absl::Span<const DeviceChunk> chunks) {
@@ -234,6 +192,7 @@ absl::Status Replica::Impl::StageDeviceChunks(absl::Span<const DeviceChunk> chun
     if (found != staging) return absl::AbortedError("another update began meanwhile");
     RETURN_IF_ERROR(EndStaging(staging, staging->AddDecoded(*std::move(decoded[i]))));
   }
+  if (staging != nullptr) staging->ReadAhead();
   return absl::OkStatus();
 }
 
@@ -252,6 +211,7 @@ absl::StatusOr<ContributorContent> Replica::Impl::StageAll(const PatchSource& pa
     ChunkKey key{0, static_cast<uint32_t>(span), 0};
     return patches.ReadSpan(key.span, [&](const ChunkView& view) {
       RETURN_IF_ERROR(EndStaging(staging, staging->Add(view, key)));
+      staging->ReadAhead();
       ++key.part;
       return absl::OkStatus();
     });
@@ -310,9 +270,14 @@ absl::StatusOr<Replica::Impl::Completed> Replica::Impl::Complete(const Plan& pla
                                                                  const UpdateSummary& summary) {
   RETURN_IF_ERROR(CheckTarget(pending, summary));
   Completed completed;
+  StagedReport& report = completed.report;
+  size_t read_units = 0;
   if (pending.back.empty()) {
     RETURN_IF_ERROR(pending.staging->Verify(summary.contents));
-    completed.patch = std::make_shared<StagedPatch>(pending.staging->Take());
+    Staging::Collected collected = pending.staging->Take();
+    completed.patch = std::make_shared<StagedPatch>(std::move(collected.patch));
+    read_units = collected.read_units;
+    report.cells = std::move(collected.cells);
   } else if (pending.back.size() == 1) {
     completed.patch = pending.back.front().patch;
   } else {
@@ -322,12 +287,18 @@ absl::StatusOr<Replica::Impl::Completed> Replica::Impl::Complete(const Plan& pla
       RETURN_IF_ERROR(backend_->AcceptPiece(piece.get()));
     }
   }
-  ASSIGN_OR_RETURN(completed.report, ReadPatch(*backend_, pass, completed.patch.get()));
-  completed.room.Reserve(completed.patch->units.size());
+  const absl::Span<Unit> units = absl::MakeSpan(completed.patch->units);
+  RETURN_IF_ERROR(ReadUnits(*backend_, pass, units.subspan(read_units), &report.cells));
+  // What was read ahead was read before this pass.
+  if (pass.is_over()) return absl::AbortedError("memory was written or given away meanwhile");
+  for (const CellSums& cell : report.cells) report.total += cell.sums;
+  report.elements = completed.patch->changed;
+  report.size_bytes = completed.patch->size_bytes;
+  completed.room.Reserve(units.size());
   if (plan.is_whole() && summary.declared.has_value()) {
-    const absl::Span<const CellSums> cells = completed.report.cells;
+    const absl::Span<const CellSums> cells = report.cells;
     RETURN_IF_ERROR(JudgeTouched(plan.regions(), plan.manifest(), {cells}, *summary.declared));
-    completed.report.approved = true;
+    report.approved = true;
   }
   return completed;
 }

@@ -23,6 +23,7 @@ struct TileRecord {
 struct StagedChunk {
   std::vector<TileRecord> tiles;
   std::unique_ptr<StagedPiece> piece;  // null: nothing local
+  std::vector<Unit> units;             // of the piece, if they have been read
 };
 
 // A chunk that a backend has checked and decoded where it lay.

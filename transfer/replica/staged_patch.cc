@@ -28,22 +28,32 @@ uint64_t StagedPiece::size_bytes() const {
          BytesOf(values) + absent_bytes;
 }
 
-void StagedPatch::Add(std::unique_ptr<StagedPiece> piece) {
-  const StagedPiece* const added = piece.get();
-  const auto group_count = static_cast<uint32_t>(added->groups.size());
-  pieces.push_back(std::move(piece));
-  changed += added->changed;
-  size_bytes += added->size_bytes();
+void AppendUnits(const StagedPiece& piece, std::vector<Unit>* units) {
+  const auto group_count = static_cast<uint32_t>(piece.groups.size());
   for (uint32_t first = 0; first < group_count;) {
     uint32_t last = first;
     uint64_t entries = 0;
     while (last < group_count && last - first < kUnitGroups && entries < kUnitEntries) {
-      entries += added->groups[last++].count;
+      entries += piece.groups[last++].count;
     }
-    units.push_back({added, first, last - first, {}});
-    size_bytes += sizeof(Unit);
+    units->push_back({&piece, first, last - first, {}});
     first = last;
   }
+}
+
+void StagedPatch::Add(std::unique_ptr<StagedPiece> piece) {
+  const size_t before = units.size();
+  AppendUnits(*piece, &units);
+  changed += piece->changed;
+  size_bytes += piece->size_bytes() + (units.size() - before) * sizeof(Unit);
+  pieces.push_back(std::move(piece));
+}
+
+void StagedPatch::Add(std::unique_ptr<StagedPiece> piece, absl::Span<const Unit> piece_units) {
+  units.insert(units.end(), piece_units.begin(), piece_units.end());
+  changed += piece->changed;
+  size_bytes += piece->size_bytes() + piece_units.size() * sizeof(Unit);
+  pieces.push_back(std::move(piece));
 }
 
 // Fills offsets_, places_ and values_ with the entries of changes_ that the cell has.

@@ -83,7 +83,12 @@ struct StagedPatch {
   uint64_t size_bytes = 0;
 
   void Add(std::unique_ptr<StagedPiece> piece);
+  // With the units that it was cut into before.
+  void Add(std::unique_ptr<StagedPiece> piece, absl::Span<const Unit> piece_units);
 };
+
+// Cuts a piece into units.
+void AppendUnits(const StagedPiece& piece, std::vector<Unit>* units);
 
 // Makes pieces. Keeps its buffers between uses. Not thread-safe.
 class PieceBuilder {

@@ -1,11 +1,13 @@
 #include "transfer/replica/staging.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
+#include "transfer/replica/read_units.h"
 
 namespace wstore {
 namespace {
@@ -50,7 +52,7 @@ absl::Status Staging::Add(const ChunkView& chunk, const ChunkKey& key) {
     builder->AddTile(tile);
   }
   std::unique_ptr<StagedPiece> piece = builder->Finish();
-  if (piece != nullptr) RETURN_IF_ERROR(accept_(piece.get()));
+  if (piece != nullptr) RETURN_IF_ERROR(backend_.accept(piece.get()));
   kept.piece = std::move(piece);
   RETURN_IF_ERROR(Keep(key, std::move(kept)));
   std::lock_guard<std::mutex> lock(mutex_);
@@ -72,16 +74,82 @@ absl::Status Staging::Keep(const ChunkKey& key, StagedChunk chunk) {
     return absl::FailedPreconditionError(absl::StrCat(
         Describe(key), " of transaction ", header_.transaction.value(), " came after its summary"));
   }
-  if (chunk_bytes > budget_bytes_ - size_bytes_) {
+  if (chunk_bytes > options_.budget_bytes - size_bytes_) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "transaction ", header_.transaction.value(), ": ", size_bytes_, " bytes are staged, ",
-        Describe(key), " takes ", chunk_bytes, " more, but at most ", budget_bytes_,
+        Describe(key), " takes ", chunk_bytes, " more, but at most ", options_.budget_bytes,
         " may be; raise stage_budget_bytes or publish less at a time"));
   }
-  counts_.resize(header_.contributors);
-  chunks_.emplace(key, std::move(chunk));
-  ++counts_[key.contributor];
+  // From here on nothing fails, once there is room.
+  incoming_.resize(header_.contributors);
+  Incoming& incoming = incoming_[key.contributor];
+  if (incoming.digester == nullptr) {
+    incoming.digester = std::make_unique<PatchDigester>(plan_->manifest());
+  }
+  unread_.reserve(unread_.size() + 1);
+  StagedChunk& kept = chunks_.emplace(key, std::move(chunk)).first->second;
+  ++incoming.chunks;
+  AddToDigest(kept.tiles, &incoming);
+  if (kept.piece != nullptr) {
+    unread_.push_back(&kept);
+    unread_groups_ += kept.piece->groups.size();
+  }
   size_bytes_ += chunk_bytes;
+  return absl::OkStatus();
+}
+
+void Staging::AddToDigest(const std::vector<TileRecord>& tiles, Incoming* incoming) {
+  for (const TileRecord& tile : tiles) {
+    incoming->ascends &= !incoming->last || *incoming->last < tile.place;
+    if (!incoming->ascends) return;
+    incoming->digester->Add(tile.place, tile.form, tile.changed, tile.digest);
+    incoming->last = tile.place;
+  }
+}
+
+void Staging::ReadAhead() {
+  std::vector<StagedChunk*> chunks;
+  std::vector<CellSums> cells;
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (sealed_ || unread_groups_ < options_.read_ahead_groups) return;
+  chunks.swap(unread_);
+  unread_groups_ = 0;
+  ++reading_;
+  lock.unlock();
+  absl::Status status;
+  try {
+    status = ReadChunks(chunks, &cells);
+    lock.lock();
+    if (status.ok()) {
+      cells_.insert(cells_.end(), cells.begin(), cells.end());
+      MergeByCell(&cells_);
+    }
+  } catch (const std::bad_alloc&) {
+    status = absl::ResourceExhaustedError("");
+    if (!lock.owns_lock()) lock.lock();
+  }
+  // They are read in the end, and then it is said what is wrong.
+  if (!status.ok()) {
+    for (StagedChunk* const chunk : chunks) chunk->units.clear();
+  }
+  --reading_;
+  read_.notify_all();
+}
+
+absl::Status Staging::ReadChunks(absl::Span<StagedChunk* const> chunks,
+                                 std::vector<CellSums>* cells) {
+  std::vector<Unit> units;
+  std::vector<size_t> ends;
+  for (const StagedChunk* const chunk : chunks) {
+    AppendUnits(*chunk->piece, &units);
+    ends.push_back(units.size());
+  }
+  RETURN_IF_ERROR(backend_.read(pass_, absl::MakeSpan(units), cells));
+  size_t begin = 0;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    chunks[i]->units.assign(units.begin() + begin, units.begin() + ends[i]);
+    begin = ends[i];
+  }
   return absl::OkStatus();
 }
 
@@ -96,7 +164,7 @@ absl::StatusOr<ContributorContent> Staging::Content(uint16_t contributor) const 
   }
   content.digest = digester.Finish();
   std::lock_guard<std::mutex> lock(mutex_);
-  content.chunks = contributor < counts_.size() ? counts_[contributor] : 0;
+  content.chunks = contributor < incoming_.size() ? incoming_[contributor].chunks : 0;
   return content;
 }
 
@@ -110,7 +178,7 @@ absl::Status Staging::Seal(absl::Span<const ContributorContent> contents) {
   std::vector<std::string> wrong;
   for (size_t i = 0; i < header_.contributors; ++i) {
     const uint64_t declared = i < contents.size() ? contents[i].chunks : 0;
-    const uint64_t received = i < counts_.size() ? counts_[i] : 0;
+    const uint64_t received = i < incoming_.size() ? incoming_[i].chunks : 0;
     if (declared != received) {
       wrong.push_back(absl::StrCat(received, " of ", declared, " from contributor ", i));
     }
@@ -143,7 +211,13 @@ std::vector<Staging::PlacedTile> Staging::SortedTiles() const {
   return tiles;
 }
 
-absl::Status Staging::Verify(absl::Span<const ContributorContent> contents) const {
+absl::Status Staging::Verify(absl::Span<const ContributorContent> contents) {
+  const bool ascends = std::all_of(incoming_.begin(), incoming_.end(),
+                                   [](const Incoming& incoming) { return incoming.ascends; });
+  // Ascending tiles of one contributor are each there once.
+  if (ascends && contents.size() <= 1 && plan_->layout().aliases().empty()) {
+    return CheckDigests({}, contents);
+  }
   const std::vector<PlacedTile> tiles = SortedTiles();
   // First: a digest is taken over tiles that ascend.
   RETURN_IF_ERROR(CheckClaims(tiles));
@@ -151,18 +225,27 @@ absl::Status Staging::Verify(absl::Span<const ContributorContent> contents) cons
   return CheckAliases(tiles);
 }
 
-StagedPatch Staging::Take() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  StagedPatch patch;
-  patch.pieces.reserve(chunks_.size());
+Staging::Collected Staging::Take() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  read_.wait(lock, [this] { return reading_ == 0; });
+  Collected collected;
+  collected.patch.pieces.reserve(chunks_.size());
+  if (!pass_.is_over()) {
+    for (auto& [key, chunk] : chunks_) {
+      if (!chunk.units.empty()) collected.patch.Add(std::move(chunk.piece), chunk.units);
+    }
+    collected.read_units = collected.patch.units.size();
+    collected.cells = std::move(cells_);
+  }
   for (auto& [key, chunk] : chunks_) {
-    if (chunk.piece != nullptr) patch.Add(std::move(chunk.piece));
+    if (chunk.piece != nullptr) collected.patch.Add(std::move(chunk.piece));
   }
   chunks_.clear();
-  counts_.clear();
+  incoming_.clear();
+  unread_.clear();
   size_bytes_ = 0;
   builders_.clear();
-  return patch;
+  return collected;
 }
 
 }  // namespace wstore

@@ -1,19 +1,24 @@
-// The chunks of one update as they come in, and the proof that they are all of it.
+// The chunks of one update as they come in, and the proof that they are all of it. What can be done
+// before the last has come is done as they come: digests are taken, and memory is read.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "transfer/replica/memory_gate.h"
 #include "transfer/replica/plan.h"
 #include "transfer/replica/staged_chunk.h"
 #include "transfer/replica/staged_patch.h"
 #include "wstore/chunk.h"
+#include "wstore/regions.h"
 #include "wstore/update.h"
 
 namespace wstore {
@@ -21,17 +26,30 @@ namespace wstore {
 // Thread-safe. Every method changes all or nothing.
 class Staging {
  public:
-  using UsePiece = std::function<absl::Status(StagedPiece*)>;
+  // Where the memory is.
+  struct Backend {
+    // Called with each piece before it is kept, so that it may be put where it is wanted.
+    std::function<absl::Status(StagedPiece*)> accept;
+    // Called where the columns of a decoded piece are needed.
+    std::function<absl::Status(StagedPiece*)> fetch;
+    // ReadUnits.
+    std::function<absl::Status(const MemoryPass&, absl::Span<Unit>, std::vector<CellSums>*)> read;
+  };
 
-  // accept: called with each piece before it is kept, so that a backend may put it where it wants
-  // it. fetch: called where the columns of a decoded piece are needed.
-  Staging(std::shared_ptr<const Plan> plan, const UpdateHeader& header, uint64_t budget_bytes,
-          UsePiece accept, UsePiece fetch)
+  // See ReplicaOptions.
+  struct Options {
+    uint64_t budget_bytes = UINT64_MAX;
+    uint64_t read_ahead_groups = UINT64_MAX;
+  };
+
+  // `pass`: to the memory that the update was begun on.
+  Staging(std::shared_ptr<const Plan> plan, const UpdateHeader& header, const Options& options,
+          Backend backend, const MemoryPass& pass)
       : plan_(std::move(plan)),
         header_(header),
-        budget_bytes_(budget_bytes),
-        accept_(std::move(accept)),
-        fetch_(std::move(fetch)) {}
+        options_(options),
+        backend_(std::move(backend)),
+        pass_(pass) {}
 
   const UpdateHeader& header() const { return header_; }
   const std::shared_ptr<const Plan>& plan() const { return plan_; }
@@ -43,6 +61,10 @@ class Staging {
   // The same for a chunk whose piece was accepted.
   absl::Status AddDecoded(DecodedChunk chunk);
 
+  // Reads memory for what was added and not read, if it is much. To be called after each Add, or
+  // after several.
+  void ReadAhead();
+
   // What has come from a contributor so far.
   //   kInvalidArgument: a tile in two chunks
   absl::StatusOr<ContributorContent> Content(uint16_t contributor) const;
@@ -51,12 +73,19 @@ class Staging {
   //   kDataLoss: fewer or more chunks came than `contents` say; the collecting goes on
   absl::Status Seal(absl::Span<const ContributorContent> contents);
 
-  // After Seal, of the same contents. Errors: see Replica::FinishStaging, what concerns the
+  // After Seal, of the same contents, once. Errors: see Replica::FinishStaging, what concerns the
   // content.
-  absl::Status Verify(absl::Span<const ContributorContent> contents) const;
+  absl::Status Verify(absl::Span<const ContributorContent> contents);
 
-  // After Verify: the staged patch. Nothing is left.
-  StagedPatch Take();
+  struct Collected {
+    StagedPatch patch;
+    // So many of its units have been read, the first ones, from the memory that `pass` is for,
+    // which is still as it was; `cells` is what ReadUnits says of them.
+    size_t read_units = 0;
+    std::vector<CellSums> cells;
+  };
+  // After Verify. Nothing is left.
+  Collected Take();
 
  private:
   struct PlacedTile {
@@ -65,12 +94,25 @@ class Staging {
     StagedPiece* piece;
   };
 
+  // Of one contributor.
+  struct Incoming {
+    uint64_t chunks = 0;
+    // Of all its tiles so far, while they ascend from chunk to chunk.
+    std::unique_ptr<PatchDigester> digester;
+    std::optional<TilePlace> last;
+    bool ascends = true;
+  };
+
   std::unique_ptr<PieceBuilder> BorrowBuilder();
   absl::Status CheckContributor(const ChunkKey& key) const;
   absl::Status Keep(const ChunkKey& key, StagedChunk chunk);
+  static void AddToDigest(const std::vector<TileRecord>& tiles, Incoming* incoming);
+  absl::Status ReadChunks(absl::Span<StagedChunk* const> chunks, std::vector<CellSums>* cells);
   std::vector<PlacedTile> SortedTiles() const;
+  // `tiles` may be empty where those of all contributors ascend.
   absl::Status CheckDigests(absl::Span<const PlacedTile> tiles,
-                            absl::Span<const ContributorContent> contents) const;
+                            absl::Span<const ContributorContent> contents);
+  Digest TakeDigest(uint16_t contributor, absl::Span<const PlacedTile> tiles);
   absl::Status CheckClaims(absl::Span<const PlacedTile> tiles) const;
   // Of one tile, from several contributors.
   absl::Status CheckShared(absl::Span<const PlacedTile> parts) const;
@@ -78,16 +120,21 @@ class Staging {
 
   const std::shared_ptr<const Plan> plan_;
   const UpdateHeader header_;
-  const uint64_t budget_bytes_;
-  const UsePiece accept_;
-  const UsePiece fetch_;
+  const Options options_;
+  const Backend backend_;
+  const MemoryPass pass_;
 
   mutable std::mutex fetch_mutex_;
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // guards what follows
   std::map<ChunkKey, StagedChunk> chunks_;
-  std::vector<uint64_t> counts_;  // of chunks, by contributor
+  std::vector<Incoming> incoming_;  // by contributor
   uint64_t size_bytes_ = 0;
   bool sealed_ = false;
+  std::vector<StagedChunk*> unread_;
+  uint64_t unread_groups_ = 0;
+  size_t reading_ = 0;  // calls of ReadAhead that are at work
+  std::condition_variable read_;
+  std::vector<CellSums> cells_;                          // of all chunks that have been read
   std::vector<std::unique_ptr<PieceBuilder>> builders_;  // not in use
 };
 

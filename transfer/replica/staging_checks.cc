@@ -77,7 +77,7 @@ absl::Status Staging::CheckShared(absl::Span<const PlacedTile> parts) const {
   for (const PlacedTile& part : parts) {
     if (part.piece == nullptr) continue;
     std::lock_guard<std::mutex> lock(fetch_mutex_);
-    if (!part.piece->has_columns()) RETURN_IF_ERROR(fetch_(part.piece));
+    if (!part.piece->has_columns()) RETURN_IF_ERROR(backend_.fetch(part.piece));
     AppendGroups(*plan_, part.piece, place, &groups);
   }
   const std::optional<uint16_t> offset = OffsetClaimedTwice(std::move(groups));
@@ -88,23 +88,28 @@ absl::Status Staging::CheckShared(absl::Span<const PlacedTile> parts) const {
                    "' is changed by two contributors; their boxes must be disjoint"));
 }
 
-absl::Status Staging::CheckDigests(absl::Span<const PlacedTile> tiles,
-                                   absl::Span<const ContributorContent> contents) const {
+Digest Staging::TakeDigest(uint16_t contributor, absl::Span<const PlacedTile> tiles) {
+  if (contributor >= incoming_.size() || incoming_[contributor].digester == nullptr) {
+    return PatchDigester(plan_->manifest()).Finish();
+  }
+  Incoming& incoming = incoming_[contributor];
+  if (incoming.ascends) return incoming.digester->Finish();
+  std::vector<const TileRecord*> sent;
+  for (const PlacedTile& placed : tiles) {
+    if (placed.contributor == contributor) sent.push_back(placed.tile);
+  }
+  const auto tile_at = [&](size_t i) {
+    return DigestedTile{sent[i]->place, sent[i]->form, sent[i]->changed, &sent[i]->digest};
+  };
   const int threads = std::min(DefaultParallelism(), kDigestThreads);
+  return DigestTiles(plan_->manifest(), sent.size(), tile_at, threads);
+}
+
+absl::Status Staging::CheckDigests(absl::Span<const PlacedTile> tiles,
+                                   absl::Span<const ContributorContent> contents) {
   std::vector<std::string> wrong;
   for (size_t i = 0; i < contents.size(); ++i) {
-    std::vector<const TileRecord*> sent;
-    if (contents.size() > 1) {
-      for (const PlacedTile& placed : tiles) {
-        if (placed.contributor == i) sent.push_back(placed.tile);
-      }
-    }
-    const auto tile_at = [&](size_t k) {
-      const TileRecord& tile = contents.size() > 1 ? *sent[k] : *tiles[k].tile;
-      return DigestedTile{tile.place, tile.form, tile.changed, &tile.digest};
-    };
-    const size_t count = contents.size() > 1 ? sent.size() : tiles.size();
-    const Digest digest = DigestTiles(plan_->manifest(), count, tile_at, threads);
+    const Digest digest = TakeDigest(static_cast<uint16_t>(i), tiles);
     if (digest != contents[i].digest) {
       wrong.push_back(absl::StrCat("contributor ", i, " sent ", ToHex(digest), ", declared is ",
                                    ToHex(contents[i].digest)));

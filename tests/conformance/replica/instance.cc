@@ -32,6 +32,7 @@ Instance::Instance(const Manifest& manifest, const FingerprintKey& key, std::vec
     ReplicaOptions replica_options;
     replica_options.undo_budget_bytes = options.undo_budget_bytes;
     replica_options.stage_budget_bytes = options.stage_budget_bytes;
+    replica_options.read_ahead_groups = options.read_ahead_groups;
     replica_options.threads = options.threads;
     replica_options.on_change = [events = rank.events](const ChangeEvent& event) {
       events->push_back(event);

@@ -20,6 +20,7 @@ class Instance {
     int threads = 2;
     uint64_t undo_budget_bytes = 1 << 30;
     uint64_t stage_budget_bytes = UINT64_MAX;
+    uint64_t read_ahead_groups = 3;  // some are read as they come, and some in the end
     // Wraps the backend of a rank.
     std::function<std::shared_ptr<MemoryBackend>(uint32_t rank, std::shared_ptr<MemoryBackend>)>
         wrap = nullptr;

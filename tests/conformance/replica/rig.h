@@ -23,11 +23,12 @@ inline Manifest EightTensors() {
 
 // Each rank has all of the model.
 struct Rig {
-  explicit Rig(uint64_t seed, size_t ranks = 1)
+  explicit Rig(uint64_t seed, size_t ranks = 1, uint64_t read_ahead_groups = UINT64_MAX)
       : random(seed), manifest(EightTensors()), publisher(manifest, RandomModel(manifest, random)) {
     std::vector<Layout> layouts;
     for (size_t i = 0; i < ranks; ++i) layouts.push_back(WholeLayout(manifest));
     Instance::Options options;
+    options.read_ahead_groups = read_ahead_groups;
     options.wrap = [this](uint32_t, std::shared_ptr<MemoryBackend> inner) {
       backends.push_back(std::make_shared<FaultyBackend>(std::move(inner)));
       return backends.back();

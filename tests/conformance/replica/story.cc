@@ -49,6 +49,7 @@ Story::Story(std::mt19937_64& random, const Manifest& manifest, std::vector<Layo
   Instance::Options options;
   options.threads = 1 + static_cast<int>(Below(random, 3));
   options.undo_budget_bytes = Below(random, 2) * 200000;
+  options.read_ahead_groups = 1 + Below(random, 20);
   options.wrap = [this](uint32_t, std::shared_ptr<MemoryBackend> inner) {
     backends_.push_back(std::make_shared<FaultyBackend>(std::move(inner)));
     return backends_.back();

@@ -6,6 +6,7 @@ set(replica_suite
   instance.cc
   publisher.cc
   random_test.cc
+  read_ahead_test.cc
   rules_test.cc
   scale_test.cc
   state_test.cc

@@ -74,6 +74,10 @@ struct ReplicaOptions {
   int threads = 0;  // 0: one per processor, but no more than 32
   // Bytes of staged chunks; a chunk past it is refused.
   uint64_t stage_budget_bytes = UINT64_MAX;
+  // Memory is read for an update as it is staged, for so many groups of changes (those of one tile
+  // in one cell) or more at a time, so that FinishStaging has little left to read. UINT64_MAX: it
+  // reads all.
+  uint64_t read_ahead_groups = 2048;
   // Bytes of committed updates kept for StageFromHistory, the oldest dropped first.
   uint64_t undo_budget_bytes = 0;
   // Called once after every change of version, by the thread that committed it; may ask the replica
@@ -142,8 +146,9 @@ class Replica {
   //   kNotFound: the version is not in the history
   absl::Status StageFromHistory(TransactionNumber transaction);
   // Proves that the update is whole and what was declared, and sums old and new bits of all touched
-  // elements, without writing. Approves it, if the rank is the whole instance and sums are
-  // declared. On failure the update is dropped, unless chunks are missing.
+  // elements, as they are now or were when their chunk was staged, without writing. Approves it, if
+  // the rank is the whole instance and sums are declared. On failure the update is dropped, unless
+  // chunks are missing.
   //   kDataLoss: chunks missing (stage them and call it again) or too many; another digest than
   //     declared; old or new bits other than declared
   //   kInvalidArgument: an element claimed by two contributors, a tile twice by one, or unequal
