@@ -28,7 +28,10 @@ class SharedReceiver final : public FrameReceiver {
     if (entered_.empty()) return absl::FailedPreconditionError("no frame was entered");
     const FrameHeader frame = std::move(entered_.front());
     entered_.pop_front();
-    ASSIGN_OR_RETURN(const uint8_t* const data, open_(frame.location, frame.size_bytes));
+    const uint8_t* data = nullptr;
+    if (frame.size_bytes > 0) {
+      ASSIGN_OR_RETURN(data, open_(frame.location, frame.size_bytes));
+    }
     ++unreleased_;
     return ChunksAt(frame, data);
   }

@@ -106,6 +106,8 @@ absl::Status CheckFrame(const FrameHeader& frame, const TransferPlan& plan,
     return absl::InvalidArgumentError(absl::StrCat("frame ", frame.sequence, " of group ",
                                                    frame.epoch, " is refused: ", what...));
   };
+  const bool is_end = frame.is_last && frame.size_bytes == 0 && frame.chunks.empty();
+  if (is_end) return absl::OkStatus();
   if (frame.size_bytes == 0 || frame.size_bytes > plan.frame_bytes || frame.chunks.empty()) {
     return refuse(frame.chunks.size(), " chunks in ", frame.size_bytes, " bytes; 1 to ",
                   plan.frame_bytes, " bytes were agreed");

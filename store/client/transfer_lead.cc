@@ -14,6 +14,7 @@
 #include "common/status_macros.h"
 #include "common/strings.h"
 #include "store/client/connection.h"
+#include "store/client/frame_cutting.h"
 #include "store/client/transfer_messages.h"
 
 namespace wstore {
@@ -21,40 +22,8 @@ namespace {
 
 constexpr int64_t kFirstPauseMicros = 50'000;
 constexpr int64_t kLongestPauseMicros = 1'000'000;
-constexpr size_t kChunksPerFrame = 4096;
-// Between chunks of one frame: less costs less than another frame.
-constexpr int64_t kMaxGapBytes = 4096;
 
 using Stream = grpc::ClientReaderWriter<v1::FromRoot, v1::ToRoot>;
-
-// A frame, and where its bytes are.
-struct Stretch {
-  const uint8_t* data = nullptr;
-  FrameHeader frame;
-};
-
-// Cuts chunks, wherever they are, into stretches of memory.
-std::vector<Stretch> Cut(std::vector<DeviceChunk> chunks, uint64_t frame_bytes) {
-  std::sort(chunks.begin(), chunks.end(),
-            [](const DeviceChunk& a, const DeviceChunk& b) { return a.data < b.data; });
-  std::vector<Stretch> stretches;
-  const uint8_t* end = nullptr;
-  for (const DeviceChunk& chunk : chunks) {
-    const auto* const data = static_cast<const uint8_t*>(chunk.data);
-    const bool follows =
-        end != nullptr && data - end <= kMaxGapBytes &&
-        data + chunk.size_bytes - stretches.back().data <= static_cast<int64_t>(frame_bytes) &&
-        stretches.back().frame.chunks.size() < kChunksPerFrame;
-    if (!follows) stretches.push_back({data, {}});
-    FrameHeader& frame = stretches.back().frame;
-    const auto offset = static_cast<uint64_t>(data - stretches.back().data);
-    frame.chunks.push_back({offset, chunk.size_bytes});
-    frame.size_bytes = offset + chunk.size_bytes;
-    end = data + chunk.size_bytes;
-  }
-  if (!stretches.empty()) stretches.back().frame.is_last = true;
-  return stretches;
-}
 
 class LeadImpl final : public TransferLead {
  public:
@@ -101,21 +70,19 @@ class LeadImpl final : public TransferLead {
     }
   }
 
-  absl::Status Send(TransactionNumber transaction, absl::Span<const DeviceChunk> chunks,
-                    Deadline deadline) override {
-    std::shared_ptr<Group> group;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      const auto found = groups_.find(status_.epoch);
-      if (found != groups_.end()) group = found->second;
+  absl::Status SendPart(TransactionNumber transaction, absl::Span<const DeviceChunk> chunks,
+                        SetPart part, Deadline deadline) override {
+    if (!sending_ || sending_->transaction != transaction) {
+      sending_ = Sending{transaction, ReadyGroup(), absl::OkStatus()};
     }
-    if (group == nullptr) return absl::UnavailableError("no transfer group is ready");
-    const std::lock_guard<std::mutex> use(group->use);
-    const absl::Status status = SendFrames(*group, transaction, chunks, deadline);
-    if (!status.ok()) {
-      Forget(group->epoch, std::string(status.message()));
-      SendJoined(group->epoch, status);
+    absl::Status status = sending_->status;
+    if (status.ok()) {
+      status = sending_->group == nullptr
+                   ? absl::UnavailableError("no transfer group is ready")
+                   : SendThrough(*sending_->group, transaction, chunks, part, deadline);
     }
+    sending_->status = status;
+    if (part == SetPart::kLast) sending_.reset();
     return status;
   }
 
@@ -123,6 +90,7 @@ class LeadImpl final : public TransferLead {
   struct Group {
     uint64_t epoch = 0;
     uint32_t size = 0;
+    uint64_t frame_bytes = 0;
     bool has_shared = false;
     std::string unique_id;
     std::atomic<bool> is_ended{false};
@@ -131,6 +99,14 @@ class LeadImpl final : public TransferLead {
     std::unique_ptr<FrameSender> sender;
     std::mutex use;  // held while it is used, but for Cancel, and while it is destroyed
     uint64_t next_frame = 0;
+  };
+
+  // A set of which not all parts have been sent. They take one group, since what comes by another
+  // would be counted as another set.
+  struct Sending {
+    TransactionNumber transaction;
+    std::shared_ptr<Group> group;  // null: none was ready
+    absl::Status status;           // of the part that failed
   };
 
   std::string Describe(size_t ranks) const {
@@ -144,14 +120,34 @@ class LeadImpl final : public TransferLead {
     return text;
   }
 
+  std::shared_ptr<Group> ReadyGroup() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = groups_.find(status_.epoch);
+    return found == groups_.end() ? nullptr : found->second;
+  }
+
+  absl::Status SendThrough(Group& group, TransactionNumber transaction,
+                           absl::Span<const DeviceChunk> chunks, SetPart part, Deadline deadline) {
+    const std::lock_guard<std::mutex> use(group.use);
+    // Its sender may be gone.
+    if (group.is_ended.load()) return absl::UnavailableError("the transfer group has ended");
+    absl::Status status = SendFrames(group, transaction, chunks, part, deadline);
+    if (status.ok() && part == SetPart::kLast) status = group.sender->Drain(deadline);
+    if (!status.ok()) {
+      Forget(group.epoch, std::string(status.message()));
+      SendJoined(group.epoch, status);
+    }
+    return status;
+  }
+
   absl::Status SendFrames(Group& group, TransactionNumber transaction,
-                          absl::Span<const DeviceChunk> chunks, Deadline deadline) {
-    for (Stretch& stretch : Cut({chunks.begin(), chunks.end()}, options_.frame_bytes)) {
+                          absl::Span<const DeviceChunk> chunks, SetPart part, Deadline deadline) {
+    for (client::Stretch& stretch : client::CutFrames(chunks, group.frame_bytes, part)) {
       FrameHeader& frame = stretch.frame;
       frame.epoch = group.epoch;
       frame.sequence = group.next_frame;
       frame.transaction = transaction;
-      if (group.has_shared) {
+      if (group.has_shared && frame.size_bytes > 0) {
         ASSIGN_OR_RETURN(frame.location, group.sender->Locate(stretch.data, frame.size_bytes));
       }
       v1::FromRoot message;
@@ -160,7 +156,7 @@ class LeadImpl final : public TransferLead {
       RETURN_IF_ERROR(group.sender->Send(frame, stretch.data, deadline));
       ++group.next_frame;
     }
-    return group.sender->Drain(deadline);
+    return absl::OkStatus();
   }
 
   // --- The stream, in a thread of its own ---
@@ -260,6 +256,8 @@ class LeadImpl final : public TransferLead {
     auto group = std::make_shared<Group>();
     group->epoch = plan.epoch();
     group->size = plan.size();
+    // A server that does not say takes what it was told.
+    group->frame_bytes = plan.frame_bytes() != 0 ? plan.frame_bytes() : options_.frame_bytes;
     std::vector<TransferLeadStatus::Rank> ranks;
     for (const v1::ToRoot::Member& member : plan.members()) {
       const TransferRoute route = wire::FromProto(member.route());
@@ -295,7 +293,7 @@ class LeadImpl final : public TransferLead {
     plan.route = group->size > 0 ? TransferRoute::kNccl : TransferRoute::kShared;
     plan.unique_id = group->unique_id;
     plan.size = group->size;
-    plan.frame_bytes = options_.frame_bytes;
+    plan.frame_bytes = group->frame_bytes;
     absl::StatusOr<std::unique_ptr<FrameSender>> sender = port_->Lead(
         plan, Deadline::After(options_.join_micros), [group] { return group->is_ended.load(); });
     if (sender.ok()) {
@@ -382,6 +380,8 @@ class LeadImpl final : public TransferLead {
 
   std::mutex write_mutex_;  // guards:
   Stream* stream_ = nullptr;
+
+  std::optional<Sending> sending_;  // of the thread that sends
 
   std::thread thread_;
   std::thread leaving_;

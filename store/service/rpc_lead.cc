@@ -63,6 +63,7 @@ class LeadReactor final : public grpc::ServerBidiReactor<v1::FromRoot, v1::ToRoo
       v1::ToRoot::Plan& out = *message.mutable_plan();
       out.set_epoch(plan.epoch);
       out.set_size(plan.size);
+      out.set_frame_bytes(plan.frame_bytes);
       for (const RootPlan::Member& member : plan.members) {
         v1::ToRoot::Member& added = *out.add_members();
         added.set_instance(member.rank.instance);

@@ -153,7 +153,7 @@ absl::Status TransferBook::Announce(const RootSink* sink, const FrameHeader& fra
   Group& group = **found;
   TransferPlan plan;
   plan.epoch = group.epoch;
-  plan.frame_bytes = root->frame_bytes;
+  plan.frame_bytes = FrameBytes(*root, group);
   RETURN_IF_ERROR(CheckFrame(frame, plan, group.next_frame));
   ++group.next_frame;
   if (found == &root->ready && root->old) {
@@ -205,17 +205,18 @@ void TransferBook::Review(uint32_t contributor, Root& root, int64_t now) {
   const bool is_right = root.next ? has_same_members(root.next)
                                   : has_same_members(root.ready) || wanted.members.empty();
   if (is_right) {
-    if (root.told != members) root.sink->Send(RootPlan{0, 0, members});
+    if (root.told != members) root.sink->Send(RootPlan{0, 0, members, 0});
     root.told = std::move(members);
     return;
   }
   if (root.next) End(root, root.next, "ranks have come or gone", /*tell_root=*/true);
   root.told = members;
-  if (wanted.members.empty()) return root.sink->Send(RootPlan{0, 0, std::move(members)});
+  if (wanted.members.empty()) return root.sink->Send(RootPlan{0, 0, std::move(members), 0});
   wanted.epoch = next_epoch_++;
   wanted.joins_until = now + options_.join_micros;
   root.next = std::move(wanted);
-  root.sink->Send(RootPlan{root.next->epoch, root.next->size, std::move(members)});
+  root.sink->Send(RootPlan{root.next->epoch, root.next->size, std::move(members),
+                           FrameBytes(root, *root.next)});
   if (root.next->size == 0) Invite(contributor, root, "");
 }
 
@@ -225,7 +226,7 @@ void TransferBook::Invite(uint32_t contributor, Root& root, const std::string& u
     TransferPlan plan;
     plan.epoch = group.epoch;
     plan.route = member.route;
-    plan.frame_bytes = root.frame_bytes;
+    plan.frame_bytes = FrameBytes(root, group);
     if (member.route == TransferRoute::kNccl) {
       plan.unique_id = unique_id;
       plan.index = member.index;

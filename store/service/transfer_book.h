@@ -34,6 +34,7 @@ struct RootPlan {
   uint64_t epoch = 0;  // 0: no group is to be formed; this is who is reached how
   uint32_t size = 0;   // of the communicator; 0: none is needed
   std::vector<Member> members;
+  uint64_t frame_bytes = 0;  // of a frame at most, in this group
 };
 
 // Where messages to a root go. As RankSink.
@@ -114,6 +115,10 @@ class TransferBook {
   // The group of that epoch; null: there is none.
   static std::optional<Group>* FindGroup(Root& root, uint64_t epoch);
   void Review(uint32_t contributor, Root& root, int64_t now);
+  // Where nobody keeps a frame, the root's limit is of no use.
+  static uint64_t FrameBytes(const Root& root, const Group& group) {
+    return group.size == 0 ? kMaxFrameBytes : root.frame_bytes;
+  }
   Group Plan(const Root& root, std::vector<RootPlan::Member>* members);
   void Invite(uint32_t contributor, Root& root, const std::string& unique_id);
   void SeeWhetherReady(uint32_t contributor, Root& root, int64_t now);

@@ -37,7 +37,9 @@ class NcclReceiver final : public FrameReceiver {
     RETURN_IF_ERROR(CheckHeldFrames(frame, entered_.size() + unreleased_));
     const DeviceScope scope(device_);
     uint8_t* const slot = SlotOf(frame);
-    RETURN_IF_ERROR(communicator_->Broadcast(slot, slot, frame.size_bytes, kRoot, deadline));
+    if (frame.size_bytes > 0) {
+      RETURN_IF_ERROR(communicator_->Broadcast(slot, slot, frame.size_bytes, kRoot, deadline));
+    }
     ASSIGN_OR_RETURN(const Communicator::Mark mark, communicator_->PutMark());
     entered_.emplace_back(frame, mark);
     ++next_;
@@ -90,8 +92,10 @@ class NcclSender final : public FrameSender {
     RETURN_IF_ERROR(CheckFrame(frame, plan_, next_));
     const DeviceScope scope(device_);
     // In place: the root reads alone.
-    RETURN_IF_ERROR(
-        communicator_->Broadcast(data, const_cast<void*>(data), frame.size_bytes, kRoot, deadline));
+    if (frame.size_bytes > 0) {
+      RETURN_IF_ERROR(communicator_->Broadcast(data, const_cast<void*>(data), frame.size_bytes,
+                                               kRoot, deadline));
+    }
     ++next_;
     return absl::OkStatus();
   }

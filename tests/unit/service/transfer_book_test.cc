@@ -190,6 +190,32 @@ TEST_CASE("D04 one publisher leads as a contributor at a time") {
       fixture.book.Lead(0, std::make_shared<RootInbox>(), "next", On("h0", "g0"), kFrameBytes, 0));
 }
 
+TEST_CASE("frames are limited by the root where a rank keeps them, and else by what is allowed") {
+  Fixture fixture;
+  const RankProcess a = Process("a", 0);
+  const auto at_a = fixture.Hello(a, On("h0", "g0"));  // on the root's GPU
+  REQUIRE(fixture.root->plans.back().size == 0);
+  REQUIRE(fixture.root->plans.back().frame_bytes == kMaxFrameBytes);
+  const uint64_t shared = fixture.Form({a});
+  REQUIRE(at_a->plans.back().frame_bytes == kMaxFrameBytes);
+  FrameHeader large = Fixture::Frame(shared, 0);
+  large.size_bytes = kMaxFrameBytes;
+  REQUIRE_OK(fixture.book.Announce(fixture.root.get(), large));
+  REQUIRE(at_a->frames.back().size_bytes == kMaxFrameBytes);
+
+  const RankProcess b = Process("b", 0);
+  const auto at_b = fixture.Hello(b, On("h0", "g1"));
+  REQUIRE(fixture.root->plans.back().frame_bytes == kFrameBytes);
+  const uint64_t both = fixture.Form({a, b});
+  REQUIRE(at_a->plans.back().frame_bytes == kFrameBytes);
+  REQUIRE(at_b->plans.back().frame_bytes == kFrameBytes);
+  large.epoch = both;
+  REQUIRE_ERROR(fixture.book.Announce(fixture.root.get(), large),
+                absl::StatusCode::kInvalidArgument, "1 to 1048576 bytes were agreed");
+  large.size_bytes = kFrameBytes;
+  REQUIRE_OK(fixture.book.Announce(fixture.root.get(), large));
+}
+
 TEST_CASE("D05 D08 routes and frames are checked before anybody meets") {
   const TransferHello root = On("h0", "g0");
   REQUIRE(ChooseRoute(root, On("h0", "g0")).route == TransferRoute::kShared);
@@ -227,6 +253,14 @@ TEST_CASE("D05 D08 routes and frames are checked before anybody meets") {
   refused([](FrameHeader& bad) { bad.size_bytes = 4097; });
   refused([](FrameHeader& bad) { bad.size_bytes = 0; });
   refused([](FrameHeader& bad) { bad.chunks.clear(); });
+  refused([](FrameHeader& bad) {
+    bad.chunks.clear();
+    bad.size_bytes = 0;
+  });
+  FrameHeader end;
+  end.epoch = 9;
+  end.is_last = true;
+  REQUIRE_OK(CheckFrame(end, plan, 0));
   refused([](FrameHeader& bad) { bad.chunks[1].offset = 96; });
   refused([](FrameHeader& bad) { bad.chunks[1].offset = 113; });
   refused([](FrameHeader& bad) { bad.chunks[1].size_bytes = 0; });

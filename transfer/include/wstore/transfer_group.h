@@ -70,10 +70,11 @@ struct TransferPlan {
   std::string unique_id;
   uint32_t index = 0;
   uint32_t size = 0;
-  uint64_t frame_bytes = 0;  // of a frame at most
+  uint64_t frame_bytes = 0;  // of a frame at most; the same for all of a group
 };
 
-// Consecutive chunks of one transaction, from one stretch of the root's memory.
+// Consecutive chunks of one transaction, from one stretch of the root's memory. One without bytes
+// says that the frames before it were all.
 struct FrameHeader {
   struct Chunk {
     uint64_t offset = 0;
@@ -105,8 +106,8 @@ absl::Status CheckTransferPlan(const TransferPlan& plan);
 
 // Whether a frame can be entered: its epoch, its place in the order, its sizes.
 //   kFailedPrecondition: another epoch or sequence number than is next
-//   kInvalidArgument: chunks that overlap, are empty, misaligned or reach past the frame, or a
-//   frame that is larger than was agreed
+//   kInvalidArgument: chunks that overlap, are empty, misaligned or reach past the frame; a frame
+//     that is larger than was agreed; one without chunks that has bytes, or is not the last
 absl::Status CheckFrame(const FrameHeader& frame, const TransferPlan& plan, uint64_t next_sequence);
 //   kFailedPrecondition: kMaxHeldFrames are `held` already
 absl::Status CheckHeldFrames(const FrameHeader& frame, size_t held);
@@ -142,7 +143,8 @@ class FrameSender {
   // For FrameHeader::location: how a process on this device finds this memory.
   virtual absl::StatusOr<std::string> Locate(const void* data, uint64_t size_bytes) = 0;
   // Enters the frame's collective, with its bytes at `data`, and returns. They must stay until
-  // Drain. Errors: also as CheckFrame, before anything was entered.
+  // Drain. One without bytes has no collective. Errors: also as CheckFrame, before anything was
+  // entered.
   virtual absl::Status Send(const FrameHeader& frame, const void* data, Deadline deadline) = 0;
   // Waits until all frames are on their way: their memory is of no use to the group any more, but
   // for ranks that share it. NCCL may still hold bytes that a rank has not got; they are lost if

@@ -28,7 +28,9 @@ namespace wstore {
 
 struct TransferLeadOptions {
   uint32_t contributor = 0;
-  uint64_t frame_bytes = uint64_t{32} << 20;  // ranks over NCCL keep memory for two frames
+  // Of a frame at most, in groups with ranks over NCCL, which keep memory for two. Where all ranks
+  // share this memory a frame is kept nowhere, and may have kMaxFrameBytes.
+  uint64_t frame_bytes = uint64_t{32} << 20;
   int64_t join_micros = 15'000'000;
   std::function<void()> on_thread;  // first in each thread that joins groups
   std::function<void(const std::string&)> log;
@@ -47,7 +49,7 @@ struct TransferLeadStatus {
   std::string error;        // the latest
 };
 
-// Threads: any; one Send at a time.
+// Threads: any; one Send or SendPart at a time.
 class TransferLead {
  public:
   // Connects in the background, and again whenever the connection is lost.
@@ -67,8 +69,23 @@ class TransferLead {
   // it until the transaction has ended; it must stay as it is until then.
   //   kUnavailable: no group is ready; or it broke, and the service was told so
   //   kDeadlineExceeded: a rank did not enter; likewise
-  virtual absl::Status Send(TransactionNumber transaction, absl::Span<const DeviceChunk> chunks,
-                            Deadline deadline) = 0;
+  absl::Status Send(TransactionNumber transaction, absl::Span<const DeviceChunk> chunks,
+                    Deadline deadline) {
+    return SendPart(transaction, chunks, SetPart::kLast, deadline);
+  }
+
+  // The same in several calls, so that chunks are on their way while others are being made: any
+  // number of kMore, then one kLast. Each may have no chunks. kMore returns when its frames have
+  // been entered: the memory must stay as it is until kLast has returned, or a call has failed, and
+  // until the transaction has ended. So a set that is given up is ended by kLast as well, perhaps
+  // without chunks.
+  //
+  // All parts go through the group that was ready for the first one. If that breaks, nothing more
+  // of the set is sent: the parts that follow are answered with the same error.
+  // Errors: as Send
+  enum class SetPart { kMore, kLast };
+  virtual absl::Status SendPart(TransactionNumber transaction, absl::Span<const DeviceChunk> chunks,
+                                SetPart part, Deadline deadline) = 0;
 };
 
 }  // namespace wstore
