@@ -12,6 +12,7 @@
 #include "common/strings.h"
 #include "store/client/connection.h"
 #include "store/client/difference.h"
+#include "store/client/doubt.h"
 #include "store/client/sending.h"
 #include "store/version/same_tensors.h"
 #include "store/version/sums.h"
@@ -104,9 +105,7 @@ class PublisherImpl final : public Publisher {
   absl::Span<const uint8_t> shadow(TensorIndex tensor) const override {
     return shadow_->Tensor(tensor);
   }
-  std::optional<std::string> in_doubt() const override {
-    return doubt_ ? std::optional<std::string>(doubt_->id) : std::nullopt;
-  }
+  std::optional<std::string> in_doubt() const override { return doubt_.id(); }
 
   // Takes bits that must be those of `version`; the move is known by head alone.
   absl::Status Load(const DenseSource& bits, const VersionInfo& version, MoveNumber move,
@@ -155,7 +154,7 @@ class PublisherImpl final : public Publisher {
   }
 
   absl::StatusOr<ServedHead> Rebase(Deadline deadline) override {
-    RETURN_IF_ERROR(SettleDoubt(deadline));
+    RETURN_IF_ERROR(doubt_.Settle(*client_->connection(), deadline));
     ASSIGN_OR_RETURN(const ServedHead head, client_->Head(deadline));
     ASSIGN_OR_RETURN(const VersionInfo to, client_->Version(ToString(head.head.version), deadline));
     const absl::Status gone =
@@ -172,13 +171,6 @@ class PublisherImpl final : public Publisher {
   }
 
  private:
-  // A publish whose outcome is not known yet.
-  struct Doubt {
-    std::string id;
-    EncodedSet set;
-    bool candidate = false;
-  };
-
   PublishInput Input() const {
     PublishInput input;
     input.manifest = manifest_.get();
@@ -196,7 +188,7 @@ class PublisherImpl final : public Publisher {
   }
 
   absl::Status Prepare(Deadline deadline) {
-    RETURN_IF_ERROR(SettleDoubt(deadline));
+    RETURN_IF_ERROR(doubt_.Settle(*client_->connection(), deadline));
     if (is_whole_) return absl::OkStatus();
     return absl::FailedPreconditionError(
         "the shadow has no version's bits, since reading them failed; rebase");
@@ -211,7 +203,12 @@ class PublisherImpl final : public Publisher {
     absl::StatusOr<Decision> decision = client::PublishSet(
         *client_->connection(), options, client_->actor(), parent_.version, &set, deadline);
     if (absl::IsUnknown(decision.status())) {
-      doubt_ = Doubt{begin.transaction_id, std::move(set), begin.candidate};
+      // Moved once, and copied with the function.
+      auto kept = std::make_shared<const EncodedSet>(std::move(set));
+      doubt_.Raise(begin.transaction_id,
+                   [this, kept, candidate = begin.candidate](const Decision& settled) {
+                     return Follow(settled, *kept, candidate);
+                   });
       return decision;
     }
     RETURN_IF_ERROR(decision.status());
@@ -230,17 +227,6 @@ class PublisherImpl final : public Publisher {
     parent_.move = decision.move;
     fingerprint_ += client::ChangeOf(set);
     return absl::OkStatus();
-  }
-
-  absl::Status SettleDoubt(Deadline deadline) {
-    if (!doubt_) return absl::OkStatus();
-    const absl::StatusOr<Decision> decision =
-        client::Settle(*client_->connection(), doubt_->id,
-                       absl::UnknownError("an earlier publish has not been settled"), deadline);
-    if (absl::IsUnknown(decision.status())) return decision.status();
-    const Doubt doubt = *std::exchange(doubt_, std::nullopt);
-    if (!decision.ok()) return absl::OkStatus();  // it came to nothing
-    return Follow(*decision, doubt.set, doubt.candidate);
   }
 
   // By the difference. The shadow is as before if it fails.
@@ -279,7 +265,7 @@ class PublisherImpl final : public Publisher {
   bool is_whole_ = false;                     // the shadow has the bits of parent_
   HeadInfo parent_;
   Fingerprint fingerprint_;  // of parent_
-  std::optional<Doubt> doubt_;
+  client::Doubt doubt_;
 };
 
 absl::StatusOr<std::unique_ptr<PublisherImpl>> MakePublisher(std::shared_ptr<Client> client,

@@ -13,6 +13,7 @@
 #include "store/client/connection.h"
 #include "store/client/cuda/device_shadow.h"
 #include "store/client/difference.h"
+#include "store/client/doubt.h"
 #include "store/client/sending.h"
 #include "store/version/sums.h"
 #include "wstore/cuda_transfer.h"
@@ -83,13 +84,11 @@ class CudaPublisherImpl final : public CudaPublisher {
   absl::Span<const void* const> shadow() const override { return shadow_->tensors(); }
   const TransferLead* lead() const override { return lead_.get(); }
   const CudaPublishTimes& times() const override { return times_; }
-  std::optional<std::string> in_doubt() const override {
-    return doubt_ ? std::optional<std::string>(doubt_->id) : std::nullopt;
-  }
+  std::optional<std::string> in_doubt() const override { return doubt_.id(); }
 
   absl::StatusOr<Decision> Publish(absl::Span<const void* const> weights,
                                    const PublishOptions& given, Deadline deadline) override {
-    RETURN_IF_ERROR(SettleDoubt(deadline));
+    RETURN_IF_ERROR(doubt_.Settle(*client_->connection(), deadline));
     if (!is_whole_) {
       return absl::FailedPreconditionError(
           "the shadow has no version's bits, since reading them failed; rebase");
@@ -128,7 +127,7 @@ class CudaPublisherImpl final : public CudaPublisher {
   }
 
   absl::StatusOr<ServedHead> Rebase(Deadline deadline) override {
-    RETURN_IF_ERROR(SettleDoubt(deadline));
+    RETURN_IF_ERROR(doubt_.Settle(*client_->connection(), deadline));
     ASSIGN_OR_RETURN(const ServedHead head, client_->Head(deadline));
     ASSIGN_OR_RETURN(const VersionInfo to, client_->Version(ToString(head.head.version), deadline));
     const absl::Status gone =
@@ -142,13 +141,6 @@ class CudaPublisherImpl final : public CudaPublisher {
   }
 
  private:
-  // A publish whose outcome is not known yet; the differ has its changes.
-  struct Doubt {
-    std::string id;
-    Fingerprint change;
-    bool candidate = false;
-  };
-
   absl::StatusOr<Decision> PublishOnce(absl::Span<const void* const> weights,
                                        const PublishOptions& options, Deadline deadline) {
     const client::Connection& connection = *client_->connection();
@@ -250,7 +242,11 @@ class CudaPublisherImpl final : public CudaPublisher {
         client::Commit(*client_->connection(), id, transaction, /*contributor=*/0, declared,
                        content, {}, deadline);
     if (absl::IsUnknown(decision.status())) {
-      doubt_ = Doubt{id, change, options.begin.candidate};
+      // The differ keeps the changes.
+      doubt_.Raise(id,
+                   [this, change, candidate = options.begin.candidate](const Decision& settled) {
+                     return FollowDecision(settled, change, candidate);
+                   });
       return decision;
     }
     RETURN_IF_ERROR(decision.status());
@@ -271,17 +267,6 @@ class CudaPublisherImpl final : public CudaPublisher {
     parent_.move = decision.move;
     fingerprint_ += change;
     return absl::OkStatus();
-  }
-
-  absl::Status SettleDoubt(Deadline deadline) {
-    if (!doubt_) return absl::OkStatus();
-    const absl::StatusOr<Decision> decision =
-        client::Settle(*client_->connection(), doubt_->id,
-                       absl::UnknownError("an earlier publish has not been settled"), deadline);
-    if (absl::IsUnknown(decision.status())) return decision.status();
-    const Doubt doubt = *std::exchange(doubt_, std::nullopt);
-    if (!decision.ok()) return absl::OkStatus();  // it came to nothing
-    return FollowDecision(*decision, doubt.change, doubt.candidate);
   }
 
   absl::Status Proved(const VersionInfo& version, MoveNumber move) {
@@ -326,7 +311,7 @@ class CudaPublisherImpl final : public CudaPublisher {
   HeadInfo parent_;
   Fingerprint fingerprint_;  // of parent_
   CudaPublishTimes times_;
-  std::optional<Doubt> doubt_;
+  client::Doubt doubt_;
 
   // The chunks of the latest publish on their way to the server.
   std::optional<OwnedCudaStream> copying_;
