@@ -226,6 +226,46 @@ absl::Status PlayRefusals(const FrameParty& party) {
   return member.Meet("end");
 }
 
+// A frame without bytes ends a set: it has its place among the others, and no chunks.
+absl::Status PlayEnd(const FrameParty& party) {
+  Member member(party);
+  RETURN_IF_ERROR(member.Join());
+  FrameHeader end;
+  end.epoch = member.plan().epoch;
+  end.sequence = 1;
+  FrameHeader nothing = end;
+  end.is_last = true;
+  if (member.is_root()) {
+    std::vector<FrameHeader> placed;
+    for (uint64_t i = 0; i < 3; ++i) {
+      ASSIGN_OR_RETURN(placed.emplace_back(), member.Place(i));
+    }
+    RETURN_IF_ERROR(member.Send(placed[0]));
+    RETURN_IF_ERROR(HasCode(member.sender().Send(nothing, nullptr, Soon()), kInvalid, "nothing"));
+    RETURN_IF_ERROR(member.sender().Send(end, nullptr, Soon()));
+    RETURN_IF_ERROR(member.Send(placed[2]));
+    RETURN_IF_ERROR(member.sender().Drain(Soon()));
+    return member.Meet("end");
+  }
+  FrameReceiver& receiver = member.receiver();
+  for (const uint64_t i : {0, 2}) {
+    ASSIGN_OR_RETURN(const FrameHeader frame, member.Announced(i));
+    RETURN_IF_ERROR(receiver.Enter(frame, Soon()));
+    if (i == 0) {
+      RETURN_IF_ERROR(HasCode(receiver.Enter(nothing, Soon()), kInvalid, "nothing"));
+      RETURN_IF_ERROR(receiver.Enter(end, Soon()));
+    }
+    ASSIGN_OR_RETURN(const std::vector<DeviceChunk> chunks, receiver.Await(Soon()));
+    RETURN_IF_ERROR(member.Compare(i, chunks));
+    receiver.Release();
+    if (i == 2) break;
+    ASSIGN_OR_RETURN(const std::vector<DeviceChunk> none, receiver.Await(Soon()));
+    RETURN_IF_ERROR(Holds(none.empty(), "an end has no chunks"));
+    receiver.Release();
+  }
+  return member.Meet("end");
+}
+
 // Of a frame that the root announces and never sends. Where ranks read the root's memory it is
 // there all the same.
 absl::Status PlayCancel(const FrameParty& party) {
@@ -290,10 +330,8 @@ absl::Status PlayDeadline(const FrameParty& party) {
 }
 
 constexpr FrameCase kCases[] = {
-    {"order", PlayOrder},
-    {"refusals", PlayRefusals},
-    {"cancel", PlayCancel},
-    {"deadline", PlayDeadline},
+    {"order", PlayOrder},   {"refusals", PlayRefusals}, {"end", PlayEnd},
+    {"cancel", PlayCancel}, {"deadline", PlayDeadline},
 };
 
 }  // namespace
