@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "store/client/frame_cutting.h"
+#include "tests/conformance/transfer/open_publish.h"
 #include "tests/support/random.h"
 #include "tests/unit/worker/served_model.h"
 #include "wstore/client.h"
@@ -106,6 +107,22 @@ class Spread {
   std::vector<DeviceChunk> chunks_;
 };
 
+// Between the beginning of a publish and the put of its chunks.
+using Carry = std::function<void(TransactionNumber, const std::vector<std::string>&)>;
+
+// Publishes what `carry` sends past the server. The version.
+uint64_t PublishCarried(ServedModel& served, const std::string& id, const NaiveTensors& next,
+                        const Carry& carry) {
+  OpenPublish::Options options;
+  options.id = id;
+  OpenPublish publish(served, served.versions.rbegin()->first, next, options);
+  carry(publish.transaction, publish.chunks[0]);
+  REQUIRE(publish.Put().ok());
+  v1::Decision decision;
+  REQUIRE(publish.Commit(&decision).ok());
+  return decision.version().version();
+}
+
 struct Parts {
   explicit Parts(uint64_t seed) : served(seed), near(served, "near", 2) {
     auto started = TransferLead::Start(served.connect(), std::make_shared<WatchedPort>(sent), {});
@@ -124,10 +141,9 @@ struct Parts {
   }
   // Publishes what `carry` sends, and sees that it is served.
   void Publish(const std::string& id, double density) {
-    v1::Decision decision;
     const NaiveTensors next = served.Changed(served.versions.rbegin()->second, density);
-    REQUIRE(served.Publish(id, next, &decision).ok());
-    near.AwaitServing(decision.version().version());
+    const uint64_t version = PublishCarried(served, id, next, carry);
+    near.AwaitServing(version);
     near.RequireHolds(next);
   }
   uint64_t CarriedBytes() { return near.ranks[0]->worker().status().carried_bytes; }
@@ -141,6 +157,7 @@ struct Parts {
   std::shared_ptr<Sent> sent = std::make_shared<Sent>();
   ServedModel served;
   TestInstance near;
+  Carry carry;
   std::unique_ptr<Spread> spread;
   std::unique_ptr<TransferLead> lead;
 };
@@ -166,7 +183,7 @@ TEST_CASE("a set comes in any number of parts, and all ranks hold it") {
   }
   uint64_t bytes = 0;
   size_t frames = 0;
-  parts.served.carry = [&](TransactionNumber transaction, const std::vector<std::string>& chunks) {
+  parts.carry = [&](TransactionNumber transaction, const std::vector<std::string>& chunks) {
     parts.spread = std::make_unique<Spread>(chunks);
     bytes += SizeOf(chunks);
     REQUIRE(chunks.size() > 2);
@@ -203,7 +220,7 @@ TEST_CASE("a set comes in any number of parts, and all ranks hold it") {
 TEST_CASE("a set of which a part fails ends there, and the ranks fetch the rest") {
   Parts parts(TestSeed("parts that fail"));
   const uint64_t epoch = parts.lead->status().epoch;
-  parts.served.carry = [&](TransactionNumber transaction, const std::vector<std::string>& chunks) {
+  parts.carry = [&](TransactionNumber transaction, const std::vector<std::string>& chunks) {
     parts.spread = std::make_unique<Spread>(chunks);
     REQUIRE(chunks.size() > 3);
     parts.sent->fails_at = 2;
@@ -221,7 +238,7 @@ TEST_CASE("a set of which a part fails ends there, and the ranks fetch the rest"
   parts.Publish("first", 0.2);
   parts.RequireNobodyOut();
   // The next set is whole.
-  parts.served.carry = [&](TransactionNumber transaction, const std::vector<std::string>& chunks) {
+  parts.carry = [&](TransactionNumber transaction, const std::vector<std::string>& chunks) {
     parts.spread = std::make_unique<Spread>(chunks);
     REQUIRE_OK(parts.Send(transaction, 0, 1, SetPart::kMore));
     REQUIRE_OK(parts.Send(transaction, 1, chunks.size(), SetPart::kLast));
@@ -233,7 +250,7 @@ TEST_CASE("a set of which a part fails ends there, and the ranks fetch the rest"
 
 TEST_CASE("a set without a group is not begun in its middle") {
   Parts parts(TestSeed("parts without a group"));
-  parts.served.carry = [&](TransactionNumber transaction, const std::vector<std::string>& chunks) {
+  parts.carry = [&](TransactionNumber transaction, const std::vector<std::string>& chunks) {
     parts.spread = std::make_unique<Spread>(chunks);
     // Another publisher, which leads once this one has gone.
     parts.lead.reset();
@@ -257,23 +274,15 @@ TEST_CASE("a transaction that is taken back between two parts leaves nothing beh
   bool ends = true;
   SECTION("and its set is ended") {}
   SECTION("and its set is left open") { ends = false; }
-  v1::BeginRequest begin;
-  begin.set_id("given up");
-  begin.set_carried(true);
-  v1::BeginResponse begun;
-  REQUIRE(parts.served.stub->Begin(ServedModel::Context().get(), begin, &begun).ok());
-  const TransactionNumber transaction(begun.transaction());
-  PatchDigester ignored(parts.served.manifest());
-  const NaiveTensors next = parts.served.Changed(parts.served.versions.at(0), 0.2);
-  const std::vector<std::string> chunks =
-      parts.served.Chunks(parts.served.versions.at(0), next, begun.transaction(), &ignored);
+  OpenPublish::Options options;
+  options.id = "given up";
+  OpenPublish publish(parts.served, 0, parts.served.Changed(parts.served.versions.at(0), 0.2),
+                      options);
+  const TransactionNumber transaction = publish.transaction;
+  const std::vector<std::string>& chunks = publish.chunks[0];
   parts.spread = std::make_unique<Spread>(chunks);
   REQUIRE_OK(parts.Send(transaction, 0, 2, SetPart::kMore));
-  v1::AbortRequest abort;
-  abort.set_id("given up");
-  abort.set_reason("the contributor gave up: its diff failed");
-  v1::AbortResponse aborted;
-  REQUIRE(parts.served.stub->Abort(ServedModel::Context().get(), abort, &aborted).ok());
+  REQUIRE(publish.Abort().ok());
   REQUIRE_OK(parts.Send(transaction, 2, 3, SetPart::kMore));
   if (ends) REQUIRE_OK(parts.Send(transaction, 0, 0, SetPart::kLast));
   parts.near.RequireHolds(parts.served.versions.at(0));
@@ -281,7 +290,7 @@ TEST_CASE("a transaction that is taken back between two parts leaves nothing beh
   // By the same group, since nothing of it broke.
   const uint64_t epoch = parts.lead->status().epoch;
   uint64_t bytes = 0;
-  parts.served.carry = [&](TransactionNumber other, const std::vector<std::string>& all) {
+  parts.carry = [&](TransactionNumber other, const std::vector<std::string>& all) {
     parts.spread = std::make_unique<Spread>(all);
     bytes = parts.CarriedBytes() + SizeOf(all);
     REQUIRE_OK(parts.Send(other, 0, 1, SetPart::kMore));
@@ -324,7 +333,7 @@ TEST_CASE("frames are limited where ranks keep them, and hardly where they share
   REQUIRE_OK(lead);
   REQUIRE_OK((*lead)->AwaitRanks(1, Deadline::After(10 * kSecond)));
   std::string room;
-  served.carry = [&](TransactionNumber transaction, const std::vector<std::string>& all) {
+  const Carry carry = [&](TransactionNumber transaction, const std::vector<std::string>& all) {
     room.resize(SizeOf(all) + 32 * all.size() + 16);
     auto* at = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(room.data()) + 15) / 16 * 16);
     std::vector<DeviceChunk> here;
@@ -335,10 +344,8 @@ TEST_CASE("frames are limited where ranks keep them, and hardly where they share
     }
     REQUIRE_OK((*lead)->Send(transaction, here, Deadline::After(5 * kSecond)));
   };
-  v1::Decision decision;
   const NaiveTensors next = served.Changed(served.versions.at(0), 0.2);
-  REQUIRE(served.Publish("1", next, &decision).ok());
-  near.AwaitServing(1);
+  near.AwaitServing(PublishCarried(served, "first", next, carry));
   near.RequireHolds(next);
   REQUIRE(sent->Take().size() == 1);
   REQUIRE(near.ranks[0]->worker().status().carried_bytes > 64);
