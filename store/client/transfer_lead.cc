@@ -256,8 +256,7 @@ class LeadImpl final : public TransferLead {
     auto group = std::make_shared<Group>();
     group->epoch = plan.epoch();
     group->size = plan.size();
-    // A server that does not say takes what it was told.
-    group->frame_bytes = plan.frame_bytes() != 0 ? plan.frame_bytes() : options_.frame_bytes;
+    group->frame_bytes = plan.frame_bytes();
     std::vector<TransferLeadStatus::Rank> ranks;
     for (const v1::ToRoot::Member& member : plan.members()) {
       const TransferRoute route = wire::FromProto(member.route());
@@ -392,9 +391,9 @@ class LeadImpl final : public TransferLead {
 absl::StatusOr<std::unique_ptr<TransferLead>> TransferLead::Start(
     const ConnectOptions& connect, std::shared_ptr<TransferPort> port,
     const TransferLeadOptions& options) {
-  if (options.frame_bytes == 0 || options.frame_bytes > kMaxFrameBytes) {
+  if (options.frame_bytes > kMaxFrameBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "frames of ", options.frame_bytes, " bytes; 1 to ", kMaxFrameBytes, " are allowed"));
+        "frames of ", options.frame_bytes, " bytes; at most ", kMaxFrameBytes, " are allowed"));
   }
   ASSIGN_OR_RETURN(std::shared_ptr<client::Connection> connection,
                    client::Connection::Open(connect));

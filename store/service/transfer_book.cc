@@ -8,6 +8,11 @@
 #include "store/protocol/types.h"
 
 namespace wstore::service {
+namespace {
+
+constexpr uint64_t kKeptFrameBytes = uint64_t{32} << 20;
+
+}  // namespace
 
 void TransferBook::Log(const std::string& line) const {
   if (options_.log) options_.log(line);
@@ -86,9 +91,9 @@ absl::Status TransferBook::Lead(uint32_t contributor, std::shared_ptr<RootSink> 
         absl::StrCat("contributor ", contributor, " is led by ", found->second.peer,
                      " already; one publisher at a time can lead"));
   }
-  if (frame_bytes == 0 || frame_bytes > kMaxFrameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("frames of ", frame_bytes, " bytes; 1 to ", kMaxFrameBytes, " are allowed"));
+  if (frame_bytes > kMaxFrameBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("frames of ", frame_bytes, " bytes; at most ",
+                                                   kMaxFrameBytes, " are allowed"));
   }
   Root& root = roots_[contributor];
   root.sink = std::move(sink);
@@ -167,6 +172,12 @@ absl::Status TransferBook::Announce(const RootSink* sink, const FrameHeader& fra
 }
 
 // --- Groups ---
+
+// Ranks over NCCL keep memory for frames. Where nobody does, there is no use in small ones.
+uint64_t TransferBook::FrameBytes(const Root& root, const Group& group) {
+  if (root.frame_bytes != 0) return root.frame_bytes;
+  return group.size == 0 ? kMaxFrameBytes : kKeptFrameBytes;
+}
 
 TransferBook::Group TransferBook::Plan(const Root& root, std::vector<RootPlan::Member>* members) {
   std::vector<RankProcess> processes;

@@ -103,7 +103,7 @@ class TransferBook {
     std::shared_ptr<RootSink> sink;
     std::string peer;
     TransferHello hello;
-    uint64_t frame_bytes = 0;
+    uint64_t frame_bytes = 0;  // 0: as suits the group
     std::vector<RootPlan::Member> told;
     std::optional<Group> ready;
     std::optional<Group> next;  // is being formed
@@ -115,10 +115,7 @@ class TransferBook {
   // The group of that epoch; null: there is none.
   static std::optional<Group>* FindGroup(Root& root, uint64_t epoch);
   void Review(uint32_t contributor, Root& root, int64_t now);
-  // Where nobody keeps a frame, the root's limit is of no use.
-  static uint64_t FrameBytes(const Root& root, const Group& group) {
-    return group.size == 0 ? kMaxFrameBytes : root.frame_bytes;
-  }
+  static uint64_t FrameBytes(const Root& root, const Group& group);
   Group Plan(const Root& root, std::vector<RootPlan::Member>* members);
   void Invite(uint32_t contributor, Root& root, const std::string& unique_id);
   void SeeWhetherReady(uint32_t contributor, Root& root, int64_t now);

@@ -190,8 +190,12 @@ TEST_CASE("D04 one publisher leads as a contributor at a time") {
       fixture.book.Lead(0, std::make_shared<RootInbox>(), "next", On("h0", "g0"), kFrameBytes, 0));
 }
 
-TEST_CASE("frames are limited by the root where a rank keeps them, and else by what is allowed") {
+TEST_CASE("frames are limited as the root says, or where a rank keeps them") {
   Fixture fixture;
+  // One that names no limit.
+  fixture.book.RootGone(fixture.root.get(), 0);
+  fixture.root = std::make_shared<RootInbox>();
+  REQUIRE_OK(fixture.book.Lead(0, fixture.root, "trainer", On("h0", "g0"), 0, 0));
   const RankProcess a = Process("a", 0);
   const auto at_a = fixture.Hello(a, On("h0", "g0"));  // on the root's GPU
   REQUIRE(fixture.root->plans.back().size == 0);
@@ -205,15 +209,19 @@ TEST_CASE("frames are limited by the root where a rank keeps them, and else by w
 
   const RankProcess b = Process("b", 0);
   const auto at_b = fixture.Hello(b, On("h0", "g1"));
-  REQUIRE(fixture.root->plans.back().frame_bytes == kFrameBytes);
+  REQUIRE(fixture.root->plans.back().frame_bytes == 32 << 20);
   const uint64_t both = fixture.Form({a, b});
-  REQUIRE(at_a->plans.back().frame_bytes == kFrameBytes);
-  REQUIRE(at_b->plans.back().frame_bytes == kFrameBytes);
+  REQUIRE(at_a->plans.back().frame_bytes == 32 << 20);
+  REQUIRE(at_b->plans.back().frame_bytes == 32 << 20);
   large.epoch = both;
   REQUIRE_ERROR(fixture.book.Announce(fixture.root.get(), large),
-                absl::StatusCode::kInvalidArgument, "1 to 1048576 bytes were agreed");
-  large.size_bytes = kFrameBytes;
+                absl::StatusCode::kInvalidArgument, "1 to 33554432 bytes were agreed");
+  large.size_bytes = 32 << 20;
   REQUIRE_OK(fixture.book.Announce(fixture.root.get(), large));
+
+  Fixture limited;
+  limited.Hello(a, On("h0", "g0"));
+  REQUIRE(limited.root->plans.back().frame_bytes == kFrameBytes);
 }
 
 TEST_CASE("D05 D08 routes and frames are checked before anybody meets") {

@@ -319,36 +319,6 @@ TEST_CASE("frames are limited where ranks keep them, and hardly where they share
   REQUIRE(frames(32 * kChunkBytes) ==
           std::vector<uint64_t>{32 * kChunkBytes, 32 * kChunkBytes, 16 * kChunkBytes});
   REQUIRE(frames(kMaxFrameBytes) == std::vector<uint64_t>{80 * kChunkBytes});
-
-  // All ranks of this group are in one process with the root, whose own limit is small.
-  ServedModel served(TestSeed("frame sizes"));
-  TestInstance near(served, "near", 1);
-  near.ranks[0]->options.transfer = MakeLocalTransferPort();
-  near.Start();
-  near.AwaitServing(0);
-  const auto sent = std::make_shared<Sent>();
-  TransferLeadOptions options;
-  options.frame_bytes = 64;
-  auto lead = TransferLead::Start(served.connect(), std::make_shared<WatchedPort>(sent), options);
-  REQUIRE_OK(lead);
-  REQUIRE_OK((*lead)->AwaitRanks(1, Deadline::After(10 * kSecond)));
-  std::string room;
-  const Carry carry = [&](TransactionNumber transaction, const std::vector<std::string>& all) {
-    room.resize(SizeOf(all) + 32 * all.size() + 16);
-    auto* at = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(room.data()) + 15) / 16 * 16);
-    std::vector<DeviceChunk> here;
-    for (const std::string& chunk : all) {
-      std::memcpy(at, chunk.data(), chunk.size());
-      here.push_back({at, chunk.size()});
-      at += (chunk.size() + 15) / 16 * 16;
-    }
-    REQUIRE_OK((*lead)->Send(transaction, here, Deadline::After(5 * kSecond)));
-  };
-  const NaiveTensors next = served.Changed(served.versions.at(0), 0.2);
-  near.AwaitServing(PublishCarried(served, "first", next, carry));
-  near.RequireHolds(next);
-  REQUIRE(sent->Take().size() == 1);
-  REQUIRE(near.ranks[0]->worker().status().carried_bytes > 64);
 }
 
 }  // namespace wstore::testing

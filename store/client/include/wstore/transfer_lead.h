@@ -28,9 +28,9 @@ namespace wstore {
 
 struct TransferLeadOptions {
   uint32_t contributor = 0;
-  // Of a frame at most, in groups with ranks over NCCL, which keep memory for two. Where all ranks
-  // share this memory a frame is kept nowhere, and may have kMaxFrameBytes.
-  uint64_t frame_bytes = uint64_t{32} << 20;
+  // Of a frame at most. 0: 32 MiB in groups with ranks over NCCL, which keep memory for two; where
+  // all ranks share this memory frames are kept nowhere, and may have kMaxFrameBytes.
+  uint64_t frame_bytes = 0;
   int64_t join_micros = 15'000'000;
   std::function<void()> on_thread;  // first in each thread that joins groups
   std::function<void(const std::string&)> log;
