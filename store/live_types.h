@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -82,7 +81,7 @@ struct LiveContent {
   uint64_t elements = 0;  // 0: nothing changes, so there will be no version
   Digest patch_digest;
   Digest chain_digest;  // of the version to be
-  std::shared_ptr<const TouchedByTensor> touched = std::make_shared<TouchedByTensor>();
+  TouchedByTensor touched;
   Verified verified = Verified::kNone;
 };
 

@@ -73,7 +73,7 @@ struct StagedContent::Contributor {
   uint64_t elements = 0;
   std::vector<Chunk> chunks;  // by sequence number, keys ascending
   std::optional<TilePlace> last_tile;
-  std::shared_ptr<const ContributorSummary> summary;  // null: it has not finished
+  std::optional<ContributorSummary> summary;
 };
 
 // The chunks of one contributor, span by span.
@@ -231,7 +231,7 @@ absl::Status StagedContent::Settle(uint32_t contributor, ContributorSummary summ
         absl::StrCat("contributor ", contributor, " has sums of tensor ",
                      summary.sums->rbegin()->first, "; the base has ", manifest_.size()));
   }
-  found->summary = std::make_shared<const ContributorSummary>(std::move(summary));
+  found->summary = std::move(summary);
   return absl::OkStatus();
 }
 
@@ -241,9 +241,9 @@ bool StagedContent::is_whole(uint32_t contributor) const {
   return found.summary && found.summary->chunks == found.chunks.size();
 }
 
-std::shared_ptr<const ContributorSummary> StagedContent::summary(uint32_t contributor) const {
+std::optional<ContributorSummary> StagedContent::summary(uint32_t contributor) const {
   const absl::StatusOr<Contributor*> found = Find(contributor);
-  if (!found.ok()) return nullptr;
+  if (!found.ok()) return std::nullopt;
   const std::lock_guard<std::mutex> lock((*found)->mutex);
   return (*found)->summary;
 }

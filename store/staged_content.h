@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,13 +24,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "store/version/publish.h"
 #include "wstore/chunk.h"
 #include "wstore/fingerprint.h"
 #include "wstore/manifest.h"
 #include "wstore/patch_source.h"
 
 namespace wstore {
+
+// By tensor: sums over the changed elements, before and after.
+using TouchedByTensor = std::map<TensorIndex, TouchedSums>;
 
 // What a contributor says that it sent, all of it.
 struct ContributorSummary {
@@ -84,7 +87,7 @@ class StagedContent {
   bool is_whole(uint32_t contributor) const;
 
   // Nothing until the contributor has finished.
-  std::shared_ptr<const ContributorSummary> summary(uint32_t contributor) const;
+  std::optional<ContributorSummary> summary(uint32_t contributor) const;
 
   // Calls `visit` for chunk `sequence` of a contributor, and true; or false if it is not there yet.
   //   kUnavailable: cannot be read

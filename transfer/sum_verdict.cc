@@ -29,10 +29,11 @@ class Judge {
     Fingerprint agreed;  // the sum of the regions whose cells agree
     std::vector<std::vector<Value>> disputes;
     for (const Region& region : regions) {
-      if (const Fingerprint* const sum = SumOfAll(region); sum != nullptr) {
-        agreed += *sum;
+      std::vector<Value> values = Values(region);
+      if (values.size() == 1) {
+        agreed += values[0].sum;
       } else {
-        disputes.push_back(Values(region));
+        disputes.push_back(std::move(values));
       }
     }
     if (disputes.empty()) {
@@ -61,17 +62,6 @@ class Judge {
   }
 
  private:
-  // What all holders have; null: they differ.
-  const Fingerprint* SumOfAll(const Region& region) const {
-    const Fingerprint* first = nullptr;
-    for (const RegionHolder& holder : map_.holders(region)) {
-      const Fingerprint& sum = cell_sums_[holder.rank][holder.cell];
-      if (first == nullptr) first = &sum;
-      if (sum != *first) return nullptr;
-    }
-    return first;
-  }
-
   std::vector<Value> Values(const Region& region) const {
     std::vector<Value> values;
     for (const RegionHolder& holder : map_.holders(region)) {

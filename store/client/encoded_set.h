@@ -1,6 +1,7 @@
 // A patch set as chunks in memory: what a publish sends, and what a difference consists of.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,7 +19,7 @@ struct EncodedSet {
   Digest digest;
   uint64_t elements = 0;
   // Of each tensor with changes; nothing: not known.
-  std::optional<TouchedByTensor> touched;
+  std::optional<std::map<TensorIndex, TouchedSums>> touched;
   std::vector<Fingerprint> target_sums;  // where a whole new version was encoded
 };
 

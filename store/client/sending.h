@@ -59,7 +59,7 @@ struct Declaration {
   uint64_t chunks = 0;
   uint64_t elements = 0;
   Digest digest;
-  std::optional<TouchedByTensor> touched;
+  std::optional<std::map<TensorIndex, TouchedSums>> touched;
 };
 Declaration DeclarationOf(const EncodedSet& set);
 

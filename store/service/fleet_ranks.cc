@@ -9,9 +9,9 @@
 namespace wstore::service {
 namespace {
 
-std::shared_ptr<const TouchedByTensor> ByTensor(const DifferenceInfo& info) {
-  auto touched = std::make_shared<TouchedByTensor>();
-  for (const TensorSums& entry : info.touched) touched->emplace(entry.tensor, entry.sums);
+TouchedByTensor ByTensor(const DifferenceInfo& info) {
+  TouchedByTensor touched;
+  for (const TensorSums& entry : info.touched) touched.emplace(entry.tensor, entry.sums);
   return touched;
 }
 
@@ -55,9 +55,8 @@ void Fleet::Report(protocol::Report report, const RankSink* sink) {
 
 void Fleet::Vote(const RankProcess& process, TransactionNumber transaction,
                  std::vector<CellSums> cells) {
-  strand_.Post([this, process, transaction, cells = std::move(cells)]() mutable {
-    const absl::Status status =
-        votes_.AddVote(process.first, process.second, transaction, std::move(cells));
+  strand_.Post([this, process, transaction, cells = std::move(cells)] {
+    const absl::Status status = votes_.AddVote(process.first, process.second, transaction, cells);
     if (!status.ok()) {
       Log(absl::StrCat("level=warning event=vote rank=\"", protocol::ToString(process.first),
                        "\" error=\"", status.ToString(), "\""));
@@ -99,7 +98,7 @@ void Fleet::Carry(const protocol::Judge& effect) {
   const VersionId from = instance->second.ranks[0].last.position->version;
   const VersionId to = protocol::Target(move, effect.instance).version;
   work_.Post([this, answer, number = effect.transaction, from, to, votes = *std::move(votes)] {
-    absl::StatusOr<std::shared_ptr<const TouchedByTensor>> declared = nullptr;
+    absl::StatusOr<TouchedByTensor> declared = TouchedByTensor();
     if (const absl::StatusOr<LiveContent> content = OpenContent(number); content.ok()) {
       declared = content->touched;
     } else if (const auto difference = differences_.Get(from, to); difference.ok()) {
@@ -109,7 +108,7 @@ void Fleet::Carry(const protocol::Judge& effect) {
     }
     Judgement judged;
     judged.status = declared.status();
-    if (declared.ok()) judged = judge_.JudgeUpdate(votes, **declared);
+    if (declared.ok()) judged = judge_.JudgeUpdate(votes, *declared);
     strand_.Post([answer, judged = std::move(judged)] { answer(judged); });
   });
 }
