@@ -29,11 +29,10 @@ class Judge {
     Fingerprint agreed;  // the sum of the regions whose cells agree
     std::vector<std::vector<Value>> disputes;
     for (const Region& region : regions) {
-      std::vector<Value> values = Values(region);
-      if (values.size() == 1) {
-        agreed += values[0].sum;
+      if (const Fingerprint* const sum = SumOfAll(region); sum != nullptr) {
+        agreed += *sum;
       } else {
-        disputes.push_back(std::move(values));
+        disputes.push_back(Values(region));
       }
     }
     if (disputes.empty()) {
@@ -62,6 +61,17 @@ class Judge {
   }
 
  private:
+  // What all holders have; null: they differ.
+  const Fingerprint* SumOfAll(const Region& region) const {
+    const Fingerprint* first = nullptr;
+    for (const RegionHolder& holder : map_.holders(region)) {
+      const Fingerprint& sum = cell_sums_[holder.rank][holder.cell];
+      if (first == nullptr) first = &sum;
+      if (sum != *first) return nullptr;
+    }
+    return first;
+  }
+
   std::vector<Value> Values(const Region& region) const {
     std::vector<Value> values;
     for (const RegionHolder& holder : map_.holders(region)) {

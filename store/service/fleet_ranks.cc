@@ -55,8 +55,9 @@ void Fleet::Report(protocol::Report report, const RankSink* sink) {
 
 void Fleet::Vote(const RankProcess& process, TransactionNumber transaction,
                  std::vector<CellSums> cells) {
-  strand_.Post([this, process, transaction, cells = std::move(cells)] {
-    const absl::Status status = votes_.AddVote(process.first, process.second, transaction, cells);
+  strand_.Post([this, process, transaction, cells = std::move(cells)]() mutable {
+    const absl::Status status =
+        votes_.AddVote(process.first, process.second, transaction, std::move(cells));
     if (!status.ok()) {
       Log(absl::StrCat("level=warning event=vote rank=\"", protocol::ToString(process.first),
                        "\" error=\"", status.ToString(), "\""));

@@ -63,6 +63,26 @@ absl::StatusOr<std::shared_ptr<const Layout>> LayoutOf(const Manifest& manifest,
   return std::make_shared<const Layout>(std::move(layout));
 }
 
+// The votes of all ranks on an update that changes every tensor.
+absl::StatusOr<double> MeasureJudging(const Manifest& manifest, const RegionMap& map) {
+  std::vector<TensorSums> declared(manifest.size());
+  for (TensorIndex i = 0; i < manifest.size(); ++i) declared[i].tensor = i;
+  std::vector<std::vector<CellSums>> votes(map.ranks());
+  uint64_t next = 1;
+  for (const Region& region : map.regions()) {
+    Fingerprint sum;
+    sum.lanes = {next++, next++};
+    declared[region.tensor].sums.after += sum;
+    for (const RegionHolder& holder : map.holders(region)) {
+      votes[holder.rank].push_back({holder.cell, {{}, sum}});
+    }
+  }
+  const std::vector<absl::Span<const CellSums>> spans(votes.begin(), votes.end());
+  return Median(kRepetitions, [&] {
+    return Seconds([&] { return JudgeTouched(map, manifest, spans, declared); });
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<Measurement>> MeasurePlan() {
@@ -85,6 +105,7 @@ absl::StatusOr<std::vector<Measurement>> MeasurePlan() {
                      return Seconds([&] { return RegionMap::Create(manifest, pointers).status(); });
                    }));
   ASSIGN_OR_RETURN(RegionMap map, RegionMap::Create(manifest, pointers));
+  ASSIGN_OR_RETURN(const double judged, MeasureJudging(manifest, map));
   ReplicaPlacement placement;
   placement.layout = layouts[1];
   placement.regions = std::make_shared<const RegionMap>(std::move(map));
@@ -108,6 +129,7 @@ absl::StatusOr<std::vector<Measurement>> MeasurePlan() {
       {"apply", absl::StrCat("plan, ", model), attached, "s", rival, listed, 0},
       {"apply", absl::StrCat("layout by rules, ", model), placed, "s", rival, listed, 0},
       {"apply", absl::StrCat("region map of 4 ranks, ", model), mapped, "s", rival, listed, 0},
+      {"apply", absl::StrCat("judging 4 votes, ", model), judged, "s", rival, listed, 0},
   };
 }
 

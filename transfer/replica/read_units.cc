@@ -13,8 +13,10 @@ constexpr uint64_t kSumsAtATime = 32768;
 }  // namespace
 
 void MergeByCell(std::vector<CellSums>* cells) {
-  std::sort(cells->begin(), cells->end(),
-            [](const CellSums& a, const CellSums& b) { return a.cell < b.cell; });
+  const auto is_before = [](const CellSums& a, const CellSums& b) { return a.cell < b.cell; };
+  if (!std::is_sorted(cells->begin(), cells->end(), is_before)) {
+    std::sort(cells->begin(), cells->end(), is_before);
+  }
   size_t kept = 0;
   for (size_t i = 0; i < cells->size(); ++i) {
     if (kept > 0 && (*cells)[kept - 1].cell == (*cells)[i].cell) {

@@ -12,6 +12,8 @@
 namespace wstore {
 namespace {
 
+constexpr size_t kCellsToMerge = 4096;
+
 std::string Describe(const ChunkKey& key) {
   return absl::StrCat("chunk of span ", key.span, ", contributor ", key.contributor, ", part ",
                       key.part);
@@ -122,7 +124,11 @@ void Staging::ReadAhead() {
     lock.lock();
     if (status.ok()) {
       cells_.insert(cells_.end(), cells.begin(), cells.end());
-      MergeByCell(&cells_);
+      // Not each time: that would cost the square of what comes.
+      if (cells_.size() >= 2 * merged_cells_ + kCellsToMerge) {
+        MergeByCell(&cells_);
+        merged_cells_ = cells_.size();
+      }
     }
   } catch (const std::bad_alloc&) {
     status = absl::ResourceExhaustedError("");
@@ -235,6 +241,7 @@ Staging::Collected Staging::Take() {
       if (!chunk.units.empty()) collected.patch.Add(std::move(chunk.piece), chunk.units);
     }
     collected.read_units = collected.patch.units.size();
+    MergeByCell(&cells_);
     collected.cells = std::move(cells_);
   }
   for (auto& [key, chunk] : chunks_) {

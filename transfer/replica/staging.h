@@ -134,7 +134,10 @@ class Staging {
   uint64_t unread_groups_ = 0;
   size_t reading_ = 0;  // calls of ReadAhead that are at work
   std::condition_variable read_;
-  std::vector<CellSums> cells_;                          // of all chunks that have been read
+  // Of all chunks that have been read; a cell may be there again, and how many there were when they
+  // had last been merged.
+  std::vector<CellSums> cells_;
+  size_t merged_cells_ = 0;
   std::vector<std::unique_ptr<PieceBuilder>> builders_;  // not in use
 };
 
