@@ -94,21 +94,40 @@ Digest PatchDigester::Finish() {
   return digest;
 }
 
-Digest DigestTiles(const Manifest& manifest, size_t count,
-                   absl::FunctionRef<DigestedTile(size_t)> tile_at, int threads) {
+StretchDigester::StretchDigester(const Manifest& manifest) : manifest_(manifest) {
+  set_.Update(std::string_view(kSetLabel, sizeof(kSetLabel)));
+}
+
+void StretchDigester::CloseTensor() {
+  HashTensor(manifest_.tensor(last_->tensor).spec, open_changed_, open_.Finish(), &set_);
+  open_changed_ = 0;
+  ++tensors_;
+}
+
+void StretchDigester::Add(size_t count, absl::FunctionRef<DigestedTile(size_t)> tile_at,
+                          int threads) {
+  if (count == 0) return;
   threads = static_cast<int>(
       std::clamp<size_t>(count / kTilesPerThread, 1, static_cast<size_t>(threads)));
   std::vector<TensorTiles> tensors = TensorsOf(count, tile_at);
+  WSTORE_CHECK(!last_.has_value() || *last_ < tile_at(0).place);
+  const bool goes_on = last_.has_value() && last_->tensor == tensors.front().tensor;
+  if (last_.has_value() && !goes_on) CloseTensor();
+  // The last tensor is left open, in a state of its own; the first may be the one that was.
+  Sha256 last;
+  const size_t back = tensors.size() - 1;
   const auto hash = [&](size_t i) {
-    thread_local Sha256 sha;
+    thread_local Sha256 whole;
+    const bool is_open = i == 0 && goes_on;
+    Sha256& sha = is_open ? open_ : i == back ? last : whole;
     TensorTiles& tensor = tensors[i];
-    const size_t end = i + 1 < tensors.size() ? tensors[i + 1].first : count;
+    const size_t end = i < back ? tensors[i + 1].first : count;
     for (size_t at = tensor.first; at < end; ++at) {
       const DigestedTile tile = tile_at(at);
       tensor.changed += tile.changed;
       HashTile(tile.place.tile, tile.form, tile.changed, *tile.digest, &sha);
     }
-    tensor.digest = sha.Finish();
+    if (i < back) tensor.digest = sha.Finish();
   };
   const size_t parts = std::min(tensors.size(), kParts * static_cast<size_t>(threads));
   const absl::Status status = ParallelFor(parts, threads, [&](uint64_t part) {
@@ -117,12 +136,32 @@ Digest DigestTiles(const Manifest& manifest, size_t count,
     return absl::OkStatus();
   });
   WSTORE_CHECK(status.ok());
-  Sha256 set;
-  set.Update(std::string_view(kSetLabel, sizeof(kSetLabel)));
-  for (const TensorTiles& tensor : tensors) {
-    HashTensor(manifest.tensor(tensor.tensor).spec, tensor.changed, tensor.digest, &set);
+  if (goes_on) tensors.front().changed += open_changed_;
+  for (size_t i = 0; i < back; ++i) {
+    HashTensor(manifest_.tensor(tensors[i].tensor).spec, tensors[i].changed, tensors[i].digest,
+               &set_);
   }
-  return set.UpdateU64(tensors.size()).Finish();
+  tensors_ += back;
+  if (back > 0 || !goes_on) open_ = std::move(last);
+  open_changed_ = tensors.back().changed;
+  last_ = tile_at(count - 1).place;
+}
+
+Digest StretchDigester::Finish() {
+  if (last_.has_value()) CloseTensor();
+  set_.UpdateU64(tensors_);
+  const Digest digest = set_.Finish();
+  last_.reset();
+  tensors_ = 0;
+  set_.Update(std::string_view(kSetLabel, sizeof(kSetLabel)));
+  return digest;
+}
+
+Digest DigestTiles(const Manifest& manifest, size_t count,
+                   absl::FunctionRef<DigestedTile(size_t)> tile_at, int threads) {
+  StretchDigester digester(manifest);
+  digester.Add(count, tile_at, threads);
+  return digester.Finish();
 }
 
 }  // namespace wstore

@@ -1,3 +1,4 @@
+#include "wstore/patch_digest.h"
 #include "tests/support/random.h"
 #include "tests/unit/codec/chunk_support.h"
 #include "wstore/chunk.h"
@@ -82,6 +83,42 @@ TEST_CASE("the patch digest is that of its definition, however the chunks are cu
       begin = end;
     }
     REQUIRE(DigestOfChunks(manifest, chunks) == expected);
+  }
+}
+
+TEST_CASE("the patch digest is the same in stretches, wherever they end") {
+  std::mt19937_64 random(TestSeed("digest in stretches"));
+  std::vector<TensorSpec> specs;
+  for (int i = 0; i < 40; ++i) {
+    specs.push_back({"small." + std::to_string(100 + i), Dtype::kU8, {1 + random() % 100}});
+  }
+  specs.push_back({"large", Dtype::kU8, {9000 * uint64_t{kTileElements}}});
+  specs.push_back({"next", Dtype::kBF16, {50 * uint64_t{kTileElements}}});
+  const Manifest manifest = ManifestOf(specs);
+  std::vector<DigestedTile> tiles;
+  std::vector<Digest> digests(manifest.tiles());
+  PatchDigester whole(manifest);
+  for (uint64_t tile = 0; tile < manifest.tiles(); ++tile) {
+    for (uint8_t& byte : digests[tile].bytes) byte = static_cast<uint8_t>(random());
+    if (random() % 4 == 0) continue;
+    tiles.push_back({manifest.PlaceOf(tile), static_cast<TileForm>(random() % 4),
+                     static_cast<uint32_t>(1 + random() % 100), &digests[tile]});
+    whole.Add(tiles.back().place, tiles.back().form, tiles.back().changed, digests[tile]);
+  }
+  const Digest expected = whole.Finish();
+  const Digest empty = whole.Finish();
+  REQUIRE(DigestTiles(
+              manifest, tiles.size(), [&](size_t i) { return tiles[i]; }, 4) == expected);
+  StretchDigester digester(manifest);
+  REQUIRE(digester.Finish() == empty);
+  for (const size_t longest : {size_t{3}, size_t{500}, tiles.size()}) {
+    for (size_t begin = 0; begin < tiles.size();) {
+      const size_t count = std::min(tiles.size() - begin, random() % (longest + 1));
+      digester.Add(
+          count, [&](size_t i) { return tiles[begin + i]; }, 4);
+      begin += count;
+    }
+    REQUIRE(digester.Finish() == expected);
   }
 }
 
