@@ -96,7 +96,8 @@ __device__ void XorTile(const TileRecord& record, const uint8_t* tile, uint32_t 
 // Takes the old side of a finished pass to the new one. A grid of any size.
 __global__ void __launch_bounds__(kApplyThreads) MoveKernel(const DiffTables tables) {
   __shared__ ApplyShared shared;
-  for (uint64_t number = blockIdx.x; number < tables.tile_count; number += gridDim.x) {
+  for (uint64_t number = tables.first_tile + blockIdx.x; number < tables.end_tile;
+       number += gridDim.x) {
     const TileRecord record = tables.tiles[number];
     if (record.bytes == 0) continue;
     const TensorEntry& tensor = tables.tensors[tables.tile_tensors[number]];

@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kAssembleThreads, kAssembleBlocksPerMultiproce
   const uint32_t pieces =
       tables.counters->pieces < tables.max_pieces ? tables.counters->pieces : tables.max_pieces;
   if (tables.counters->arena_used > tables.arena_bytes) return;
-  for (uint32_t p = blockIdx.x; p < pieces; p += gridDim.x) {
+  for (uint32_t p = tables.before->pieces + blockIdx.x; p < pieces; p += gridDim.x) {
     const Piece piece = tables.pieces[p];
     const ChunkRecord chunk = tables.chunks[piece.chunk];
     __syncthreads();
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kSealThreads) SealKernel(const DiffTables tabl
   if (tables.counters->arena_used > tables.arena_bytes) return;
   const uint32_t chunks =
       tables.counters->chunks < tables.max_chunks ? tables.counters->chunks : tables.max_chunks;
-  for (uint32_t i = blockIdx.x; i < chunks; i += gridDim.x) {
+  for (uint32_t i = tables.before->chunks + blockIdx.x; i < chunks; i += gridDim.x) {
     const ChunkRecord& chunk = tables.chunks[i];
     auto* const words = reinterpret_cast<unsigned long long*>(tables.arena + chunk.arena_at);
     const uint64_t hash =

@@ -198,13 +198,13 @@ __device__ inline void AddLeaves(const DiffTables& tables, PlanShared& shared, T
 
 __global__ void __launch_bounds__(kPlanThreads) PlanKernel(const DiffTables tables) {
   __shared__ PlanShared shared;
-  const uint32_t span = blockIdx.x;
+  const uint32_t span = tables.first_span + blockIdx.x;
   const uint32_t thread = threadIdx.x;
   // The whole pass has failed, and the host will say so.
   if (tables.counters->slab_used > tables.slab_bytes) return;
 
   const uint64_t number = uint64_t{span} * kSpanTileCount + thread;
-  TileRecord* const record = number < tables.tile_count ? &tables.tiles[number] : nullptr;
+  TileRecord* const record = number < tables.end_tile ? &tables.tiles[number] : nullptr;
   const bool is_changed = record != nullptr && record->bytes != 0;
   const uint32_t up_to = PlanInclusiveSum(is_changed ? 1 : 0, shared);
   const uint32_t item = up_to - 1;

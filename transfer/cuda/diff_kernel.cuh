@@ -265,7 +265,7 @@ __device__ __forceinline__ TilePair FindTile(const DiffTables& tables, uint64_t 
   TilePair tile;
   tile.number = number;
   tile.is_whole = false;
-  if (number >= tables.tile_count) return tile;
+  if (number >= tables.end_tile) return tile;
   tile.tensor_at = tables.tile_tensors[number];
   const TensorEntry& tensor = tables.tensors[tile.tensor_at];
   const uint64_t first = (number - tensor.first_tile) * kTileElementCount;
@@ -282,12 +282,14 @@ __device__ __forceinline__ TilePair FindTile(const DiffTables& tables, uint64_t 
 
 // The first tile of a turn: of a run, or of the tiles behind all runs.
 __device__ __forceinline__ uint32_t TileOfTurn(const DiffTables& tables, uint32_t turn) {
-  return turn < tables.tile_runs ? turn * kTileRun : turn + tables.tile_runs * (kTileRun - 1);
+  return static_cast<uint32_t>(tables.first_tile) +
+         (turn < tables.tile_runs ? turn * kTileRun : turn + tables.tile_runs * (kTileRun - 1));
 }
 
 // The tile that the block takes after tile `number`. One thread.
 __device__ __forceinline__ uint32_t TakeTile(const DiffTables& tables, uint32_t number) {
-  if (number < tables.tile_runs * kTileRun && (number + 1) % kTileRun != 0) return number + 1;
+  const uint32_t at = number - static_cast<uint32_t>(tables.first_tile);
+  if (at < tables.tile_runs * kTileRun && (at + 1) % kTileRun != 0) return number + 1;
   return TileOfTurn(tables, gridDim.x + atomicAdd(&tables.counters->next_tile, 1u));
 }
 
@@ -353,7 +355,7 @@ __global__ void __launch_bounds__(kDiffThreads, kDiffBlocksPerMultiprocessor)
   TilePair tile = FindTile(tables, TileOfTurn(tables, blockIdx.x));
   CopyFirstSteps(tile, threadIdx.x / kWarpLanes, threadIdx.x % kWarpLanes,
                  shared.ring[threadIdx.x / kWarpLanes]);
-  while (tile.number < tables.tile_count) {
+  while (tile.number < tables.end_tile) {
     if (threadIdx.x == 0) {
       shared.next_tile = TakeTile(tables, static_cast<uint32_t>(tile.number));
     }

@@ -24,6 +24,8 @@ absl::Status StartDiff(const DiffTables& tables, uint32_t blocks, CudaStream str
                           static_cast<uint32_t>(sizeof(DiffShared)), stream, tables);
 }
 
+uint64_t TileCount(const DiffTables& tables) { return tables.end_tile - tables.first_tile; }
+
 constexpr uint32_t kSealBlocksPerMultiprocessor = 16;
 constexpr uint32_t kRootBlocksPerMultiprocessor = 16;
 constexpr uint32_t kMoveBlocksPerMultiprocessor = 8;
@@ -31,17 +33,17 @@ constexpr uint32_t kMoveBlocksPerMultiprocessor = 8;
 }  // namespace
 
 absl::Status LaunchDiff(const DiffTables& tables, CudaStream stream) {
-  if (tables.tile_count == 0) return absl::OkStatus();
+  if (TileCount(tables) == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(const uint32_t blocks,
-                   FillDevice(kDiffBlocksPerMultiprocessor, tables.tile_count));
+                   FillDevice(kDiffBlocksPerMultiprocessor, TileCount(tables)));
   DiffTables with_runs = tables;
-  with_runs.tile_runs = TileRuns(tables.tile_count, blocks);
+  with_runs.tile_runs = TileRuns(TileCount(tables), blocks);
   return tables.sums_touched != 0 ? StartDiff<true>(with_runs, blocks, stream)
                                   : StartDiff<false>(with_runs, blocks, stream);
 }
 
 absl::Status LaunchChunks(const DiffTables& tables, CudaStream stream) {
-  if (tables.tile_count == 0) return absl::OkStatus();
+  if (TileCount(tables) == 0) return absl::OkStatus();
   RETURN_IF_ERROR(Launch("the launch of PlanKernel", PlanKernel, tables.span_count, kPlanThreads,
                          stream, tables));
   ASSIGN_OR_RETURN(const uint32_t blocks,
@@ -54,20 +56,20 @@ absl::Status LaunchChunks(const DiffTables& tables, CudaStream stream) {
 }
 
 absl::Status LaunchDigests(const DiffTables& tables, CudaStream stream) {
-  if (tables.tile_count == 0) return absl::OkStatus();
+  if (TileCount(tables) == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(const uint32_t leaf_blocks, FillDevice(1, tables.max_leaves));
   RETURN_IF_ERROR(
       Launch("the launch of LeafKernel", LeafKernel, leaf_blocks, kLeafThreads, stream, tables));
   ASSIGN_OR_RETURN(const uint32_t root_blocks,
                    FillDevice(kRootBlocksPerMultiprocessor,
-                              (tables.tile_count + kRootThreads - 1) / kRootThreads));
+                              (TileCount(tables) + kRootThreads - 1) / kRootThreads));
   return Launch("the launch of RootKernel", RootKernel, root_blocks, kRootThreads, stream, tables);
 }
 
 absl::Status LaunchMove(const DiffTables& tables, CudaStream stream) {
-  if (tables.tile_count == 0) return absl::OkStatus();
+  if (TileCount(tables) == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(const uint32_t blocks,
-                   FillDevice(kMoveBlocksPerMultiprocessor, tables.tile_count));
+                   FillDevice(kMoveBlocksPerMultiprocessor, TileCount(tables)));
   return Launch("the launch of MoveKernel", MoveKernel, blocks, kApplyThreads, stream, tables);
 }
 

@@ -77,7 +77,8 @@ struct LeafJob {
   uint32_t leaf;  // number of its digest
 };
 
-// Cursors that the kernels move. All zero at the start of a pass.
+// Cursors that the kernels move. All zero at the start of a pass; next_tile also at the start of
+// each of its parts.
 struct Counters {
   unsigned long long slab_used;   // bytes asked for; past the capacity, the pass has failed
   unsigned long long arena_used;  // the same
@@ -91,7 +92,9 @@ struct Counters {
   unsigned int changed_tiles;
 };
 
-// Everything that a pass needs, given to each of its kernels by value.
+// Everything that a pass needs, given to each of its kernels by value. A pass may be done in parts,
+// ranges of spans one after another: kernels that make chunks and digests go on where those of the
+// part before have stopped.
 struct DiffTables {
   const TensorEntry* tensors;
   const uint32_t* tile_tensors;           // by tile of the checkpoint: which entry of `tensors`
@@ -99,6 +102,7 @@ struct DiffTables {
   TileRecord* tiles;
   TensorSumsEntry* sums;  // by entry of `tensors`
   Counters* counters;
+  const Counters* before;  // as the part before left them
   uint8_t* slab;
   uint8_t* arena;
   ChunkItem* items;                // kSpanTileCount for each span
@@ -110,9 +114,11 @@ struct DiffTables {
   uint32_t* tile_digests;          // 8 words for each tile of the checkpoint, as they are in memory
   uint64_t slab_bytes;
   uint64_t arena_bytes;
-  uint64_t tile_count;
+  uint64_t first_tile;  // of this part
+  uint64_t end_tile;
   uint64_t transaction;
   uint64_t chunk_target_bytes;
+  uint32_t first_span;  // of this part
   uint32_t span_count;
   uint32_t max_chunks;
   uint32_t max_pieces;
@@ -121,6 +127,25 @@ struct DiffTables {
   uint32_t sums_touched;  // not only the new side
   uint32_t tile_runs;     // TileRuns
 };
+
+// Part `part` of `parts` of a whole pass. Some are empty where there are fewer spans.
+// whole.before: for each part, and the first, all zero.
+constexpr DiffTables PartOf(const DiffTables& whole, uint32_t part, uint32_t parts) {
+  const auto span_at = [&](uint64_t i) {
+    return static_cast<uint32_t>(whole.span_count * i / parts);
+  };
+  const auto tile_at = [&](uint64_t span) {
+    const uint64_t tile = span * kSpanTileCount;
+    return tile < whole.end_tile ? tile : whole.end_tile;
+  };
+  DiffTables tables = whole;
+  tables.before += part;
+  tables.first_span = span_at(part);
+  tables.span_count = span_at(part + 1) - tables.first_span;
+  tables.first_tile = tile_at(tables.first_span);
+  tables.end_tile = tile_at(tables.first_span + tables.span_count);
+  return tables;
+}
 
 // Thread blocks of the differ take kTileRun tiles at a time, so that the sums of small tensors are
 // closed less often; and one by one near the end, so that no block is late. The number of runs.

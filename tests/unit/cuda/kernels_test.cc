@@ -22,6 +22,7 @@ namespace {
 constexpr TransactionNumber kTransaction{0x1122334455667788};
 constexpr uint16_t kContributor = 3;
 constexpr uint32_t kBlocks = 3;  // of the differ
+constexpr uint32_t kMostParts = 8;
 
 // Memory that starts with what no kernel should rely on.
 template <typename T>
@@ -36,6 +37,7 @@ struct EmulatedPass {
   cuda::HostTables host;
   cuda::DiffTables tables{};
   cuda::Counters counters{};
+  std::vector<cuda::Counters> marks = std::vector<cuda::Counters>(kMostParts + 1);
   std::unique_ptr<cuda::TileRecord[]> tiles;
   std::vector<cuda::TensorSumsEntry> sums;
   std::unique_ptr<__uint128_t[]> slab, arena;
@@ -74,6 +76,7 @@ struct EmulatedPass {
               tiles.get(),
               sums.data(),
               &counters,
+              marks.data(),
               reinterpret_cast<uint8_t*>(slab.get()),
               reinterpret_cast<uint8_t*>(arena.get()),
               items.get(),
@@ -85,16 +88,18 @@ struct EmulatedPass {
               tile_digests.get(),
               sizes.slab_bytes,
               sizes.arena_bytes,
+              0,
               tile_count,
               kTransaction.value(),
               kChunkTargetBytes,
+              0,
               static_cast<uint32_t>(sides.manifest.spans()),
               sizes.max_chunks,
               sizes.max_pieces,
               sizes.max_leaves,
               kContributor,
               1,
-              cuda::TileRuns(tile_count, kBlocks)};
+              0};
   }
 
   const uint8_t* Place(const std::vector<uint8_t>& bytes, uint32_t shift) {
@@ -105,16 +110,30 @@ struct EmulatedPass {
     return start;
   }
 
-  void Run() {
-    using emulation::Launch;
-    Launch(kBlocks, cuda::kDiffThreads, [this] {
-      tables.sums_touched != 0 ? cuda::DiffKernel<true>(tables) : cuda::DiffKernel<false>(tables);
+  // ahead: so many parts are compared before chunks are made of the first.
+  void Run(uint32_t parts = 1, uint32_t ahead = 1) {
+    for (uint32_t part = 0; part < ahead; ++part) Compare(cuda::PartOf(tables, part, parts));
+    for (uint32_t part = 0; part < parts; ++part) {
+      if (part >= ahead) Compare(cuda::PartOf(tables, part, parts));
+      Seal(cuda::PartOf(tables, part, parts));
+      marks[part + 1] = counters;
+    }
+  }
+
+  void Compare(cuda::DiffTables part) {
+    counters.next_tile = 0;
+    part.tile_runs = cuda::TileRuns(part.end_tile - part.first_tile, kBlocks);
+    emulation::Launch(kBlocks, cuda::kDiffThreads, [&part] {
+      part.sums_touched != 0 ? cuda::DiffKernel<true>(part) : cuda::DiffKernel<false>(part);
     });
-    Launch(tables.span_count, cuda::kPlanThreads, [this] { cuda::PlanKernel(tables); });
-    Launch(2, cuda::kAssembleThreads, [this] { cuda::AssembleKernel(tables); });
-    Launch(2, cuda::kSealThreads, [this] { cuda::SealKernel(tables); });
-    Launch(1, cuda::kLeafThreads, [this] { cuda::LeafKernel(tables); });
-    Launch(1, cuda::kRootThreads, [this] { cuda::RootKernel(tables); });
+  }
+  static void Seal(const cuda::DiffTables& part) {
+    using emulation::Launch;
+    Launch(part.span_count, cuda::kPlanThreads, [&part] { cuda::PlanKernel(part); });
+    Launch(2, cuda::kAssembleThreads, [&part] { cuda::AssembleKernel(part); });
+    Launch(2, cuda::kSealThreads, [&part] { cuda::SealKernel(part); });
+    Launch(1, cuda::kLeafThreads, [&part] { cuda::LeafKernel(part); });
+    Launch(1, cuda::kRootThreads, [&part] { cuda::RootKernel(part); });
   }
 };
 
@@ -172,8 +191,8 @@ void RequireMoved(const TwoSides& sides, const EmulatedPass& pass, const Fingerp
   }
   std::vector<cuda::TensorSumsEntry> sums(entries.size());
   const cuda::AuditTables audit{
-      entries.data(),        pass.tables.tile_tensors, pass.tables.multipliers, sums.data(), 0,
-      pass.tables.tile_count};
+      entries.data(),      pass.tables.tile_tensors, pass.tables.multipliers, sums.data(), 0,
+      pass.tables.end_tile};
   emulation::Launch(3, cuda::kAuditThreads, [&audit] { cuda::AuditKernel(audit); });
   for (size_t i = 0; i < sums.size(); ++i) {
     const Fingerprint expected = SumOnHost(sides.manifest, key, sides.after, entries[i].index);
@@ -218,6 +237,47 @@ TEST_CASE("the device's differ cuts chunks and spans where the host does") {
   pass.Run();
   RequireSame(sides, pass, key);
   REQUIRE(pass.counters.chunks >= 3);
+}
+
+TEST_CASE("the device's differ finds in parts what it finds in one") {
+  std::mt19937_64 random(TestSeed("parts"));
+  const FingerprintKey key = RandomKey(random);
+  // Two spans; the first ends within the large tensor.
+  std::vector<TensorSpec> specs;
+  for (int i = 0; i < 508; ++i) {
+    specs.push_back({absl::StrCat("a.small.", 1000 + i), Dtype::kBF16, {3}});
+  }
+  specs.push_back({"b.large", Dtype::kU8, {8 * kTileElements - 7}});
+  for (int i = 0; i < 20; ++i) {
+    specs.push_back({absl::StrCat("c.small.", 1000 + i), Dtype::kF32, {1 + random() % 9}});
+  }
+  const TwoSides sides(specs, {{1}, {0.4}, {0}}, random);
+  const uint64_t room = sides.manifest.size_bytes() + 16 * sides.manifest.tiles();
+  REQUIRE(sides.manifest.spans() == 2);
+  uint64_t needed = 0;
+  for (const auto& [parts, ahead] : {std::pair(2u, 1u), std::pair(kMostParts, 4u)}) {
+    INFO(parts << " parts, " << ahead << " ahead");
+    EmulatedPass pass(sides, key, room, 0);
+    pass.Run(parts, ahead);
+    RequireSame(sides, pass, key);
+    // Each part's chunks are listed, and lie, behind those of the one before.
+    for (uint32_t part = 0; part < parts; ++part) {
+      const cuda::DiffTables tables = cuda::PartOf(pass.tables, part, parts);
+      for (uint32_t i = pass.marks[part].chunks; i < pass.marks[part + 1].chunks; ++i) {
+        REQUIRE(pass.chunks[i].span >= tables.first_span);
+        REQUIRE(pass.chunks[i].span < tables.first_span + tables.span_count);
+        REQUIRE(pass.chunks[i].arena_at >= pass.marks[part].arena_used);
+      }
+    }
+    needed = pass.counters.slab_used;
+    if (ahead == 1) RequireMoved(sides, pass, key);
+  }
+  // Room that is missing in a later part is counted to the end.
+  EmulatedPass less(sides, key, needed - 16, 0);
+  less.Run(2, 1);
+  REQUIRE(less.counters.slab_used == needed);
+  REQUIRE(less.marks[1].chunks > 0);
+  REQUIRE(less.marks[2].chunks == less.marks[1].chunks);
 }
 
 TEST_CASE("the device's differ says how much room it would have needed, and writes no further") {
