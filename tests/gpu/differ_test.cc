@@ -76,12 +76,14 @@ void RequireSame(const TwoSides& sides, const FingerprintKey& key, CudaDiffer& d
 
 // One whole publish: diff, compare with the host, move the shadow, audit it.
 void RoundTrip(const TwoSides& sides, const FingerprintKey& key, const Gpu& gpu, uint32_t shift,
-               MemoryKind shadow_kind) {
+               MemoryKind shadow_kind, uint32_t parts = 1) {
   PlacedWeights shadow(sides.manifest, sides.before, shift, shadow_kind, gpu.memory.get(),
                        gpu.stream.get());
   PlacedWeights weights(sides.manifest, sides.after, 3 * shift, MemoryKind::kDevice,
                         gpu.memory.get(), gpu.stream.get());
-  auto differ = CudaDiffer::Create(sides.manifest, key, gpu.Options(EnoughRoom(sides.manifest)));
+  CudaDifferOptions options = gpu.Options(EnoughRoom(sides.manifest));
+  options.parts = parts;
+  auto differ = CudaDiffer::Create(sides.manifest, key, options);
   REQUIRE_OK(differ);
   REQUIRE_OK((*differ)->Start(shadow.addresses(), weights.addresses(), kTransaction));
   absl::StatusOr<CudaDiff> diff = (*differ)->Finish();
@@ -109,6 +111,11 @@ void RoundTrip(const TwoSides& sides, const FingerprintKey& key, const Gpu& gpu,
   REQUIRE(diff->changed == 0);
   REQUIRE(diff->chunks.empty());
   REQUIRE(diff->touched.empty());
+}
+
+CudaDiffer& Made(const absl::StatusOr<std::unique_ptr<CudaDiffer>>& differ) {
+  REQUIRE_OK(differ);
+  return **differ;
 }
 
 }  // namespace
@@ -226,6 +233,155 @@ TEST_CASE("a GPU's diff refuses addresses that it cannot use, and names all of t
   REQUIRE_OK((*differ)->Finish());
 }
 
+TEST_CASE("a GPU's diff in parts that end within a tensor is the host's", "[small]") {
+  REQUIRE_GPU();
+  std::mt19937_64 random(TestSeed("small parts"));
+  const Gpu gpu;
+  std::vector<TensorSpec> specs;
+  for (int i = 0; i < 508; ++i) {
+    specs.push_back({absl::StrCat("a.", 1000 + i), Dtype::kBF16, {3}});
+  }
+  specs.push_back({"b.large", Dtype::kU8, {8 * kTileElements - 7}});
+  const TwoSides sides(specs, {{1}, {0.4}, {0}}, random);
+  REQUIRE(sides.manifest.spans() == 2);
+  for (const uint32_t parts : {2u, kMaxDiffParts}) {
+    RoundTrip(sides, RandomKey(random), gpu, 0, MemoryKind::kDevice, parts);
+  }
+}
+
+TEST_CASE("a GPU's diff in parts is the one in one, and its parts are the spans in order") {
+  REQUIRE_GPU();
+  std::mt19937_64 random(TestSeed("parts"));
+  const Gpu gpu;
+  const FingerprintKey key = RandomKey(random);
+  // Some 2,300 tiles, five spans; two of them end within the large tensor, and one has no changes.
+  std::vector<TensorSpec> specs;
+  for (int i = 0; i < 300; ++i) {
+    specs.push_back({absl::StrCat("a.", 1000 + i), Dtype::kBF16, {1 + random() % 3000}});
+  }
+  specs.push_back({"b.large", Dtype::kU8, {800 * kTileElements + 321}});
+  specs.push_back({"c.same", Dtype::kU8, {1000 * kTileElements}});
+  for (int i = 0; i < 200; ++i) {
+    specs.push_back({absl::StrCat("d.", 1000 + i), Dtype::kF32, {1 + random() % 3000}});
+  }
+  std::vector<ChangePattern> patterns(specs.size(), ChangePattern{0.02});
+  patterns[301] = {0};
+  const TwoSides sides(specs, patterns, random);
+  REQUIRE(sides.manifest.spans() == 5);
+  PlacedWeights weights(sides.manifest, sides.after, 0, MemoryKind::kDevice, gpu.memory.get(),
+                        gpu.stream.get());
+  for (uint32_t parts = 1; parts <= kMaxDiffParts; ++parts) {
+    INFO(parts << " parts");
+    PlacedWeights shadow(sides.manifest, sides.before, 0, MemoryKind::kDevice, gpu.memory.get(),
+                         gpu.stream.get());
+    CudaDifferOptions options = gpu.Options(EnoughRoom(sides.manifest));
+    options.parts = parts;
+    const auto made = CudaDiffer::Create(sides.manifest, key, options);
+    CudaDiffer& differ = Made(made);
+    // One that is given up leaves nothing behind, in either stage.
+    REQUIRE_OK(differ.Start(weights.addresses(), shadow.addresses()));
+    if (parts % 2 == 0) {
+      REQUIRE_OK(differ.Seal(TransactionNumber(1)));
+      REQUIRE_OK(differ.NextPart());
+    }
+    REQUIRE_OK(differ.Start(shadow.addresses(), weights.addresses()));
+    REQUIRE_OK(differ.Seal(kTransaction));
+    std::vector<ChunkKey> keys;
+    size_t empty = 0;
+    for (uint32_t part = 0; part < parts; ++part) {
+      const absl::StatusOr<CudaDiffPart> found = differ.NextPart();
+      REQUIRE_OK(found);
+      REQUIRE(found->is_last == (part + 1 == parts));
+      empty += found->chunks.empty() ? 1 : 0;
+      for (const CudaChunk& chunk : found->chunks) {
+        REQUIRE((keys.empty() || keys.back() < chunk.key));
+        keys.push_back(chunk.key);
+        // It is complete while later parts are still being found.
+        std::string bytes(chunk.size_bytes, '\0');
+        REQUIRE_OK(cuda::CopyAsync(reinterpret_cast<const char*>(chunk.data), bytes.data(),
+                                   bytes.size(), nullptr));
+        REQUIRE_OK(cuda::Synchronize(nullptr));
+        REQUIRE_OK(ChunkView::Parse(bytes, sides.manifest));
+      }
+    }
+    REQUIRE((empty > 0) == (parts >= 5));
+    REQUIRE_ERROR(differ.NextPart(), absl::StatusCode::kFailedPrecondition, "have been taken");
+    const absl::StatusOr<CudaDiff> diff = differ.Finish();
+    REQUIRE_OK(diff);
+    RequireSame(sides, key, differ, *diff);
+    REQUIRE(diff->chunks.size() == keys.size());
+    REQUIRE_OK(differ.MoveShadow());
+    REQUIRE((shadow.Read() == sides.after));
+    // Parts that nobody takes are taken by Finish.
+    REQUIRE_OK(differ.Start(shadow.addresses(), weights.addresses(), kTransaction));
+    const absl::StatusOr<CudaDiff> none = differ.Finish();
+    REQUIRE_OK(none);
+    REQUIRE(none->chunks.empty());
+    REQUIRE(none->changed == 0);
+  }
+}
+
+TEST_CASE("a GPU's diff in parts is refused out of order, and tells all room that it lacks") {
+  REQUIRE_GPU();
+  std::mt19937_64 random(TestSeed("order of parts"));
+  const Gpu gpu;
+  const FingerprintKey key = RandomKey(random);
+  const TwoSides sides({{"t", Dtype::kU8, {1100 * kTileElements}}}, {{0.001}}, random);
+  PlacedWeights shadow(sides.manifest, sides.before, 0, MemoryKind::kDevice, gpu.memory.get(),
+                       gpu.stream.get());
+  PlacedWeights weights(sides.manifest, sides.after, 0, MemoryKind::kDevice, gpu.memory.get(),
+                        gpu.stream.get());
+  CudaDifferOptions options = gpu.Options(EnoughRoom(sides.manifest));
+  for (const uint32_t parts : {0u, kMaxDiffParts + 1}) {
+    options.parts = parts;
+    REQUIRE_ERROR(CudaDiffer::Create(sides.manifest, key, options),
+                  absl::StatusCode::kInvalidArgument, "1 to 8 are allowed");
+  }
+  options.parts = 3;
+  const auto made = CudaDiffer::Create(sides.manifest, key, options);
+  CudaDiffer& differ = Made(made);
+  constexpr auto kRefused = absl::StatusCode::kFailedPrecondition;
+  REQUIRE_ERROR(differ.Seal(kTransaction), kRefused, "no pass was started");
+  REQUIRE_ERROR(differ.NextPart(), kRefused, "no pass under way");
+  REQUIRE_OK(differ.Start(shadow.addresses(), weights.addresses()));
+  REQUIRE_ERROR(differ.NextPart(), kRefused, "no pass under way");
+  REQUIRE_ERROR(differ.Finish(), kRefused, "no transaction's number");
+  REQUIRE_ERROR(differ.MoveShadow(), kRefused, "finished");
+  REQUIRE_OK(differ.Seal(kTransaction));
+  REQUIRE_ERROR(differ.Seal(kTransaction), kRefused, "a transaction's number already");
+  REQUIRE_OK(differ.NextPart());
+  REQUIRE_ERROR(differ.MoveShadow(), kRefused, "finished");
+  const absl::StatusOr<CudaDiff> diff = differ.Finish();
+  REQUIRE_OK(diff);
+  RequireSame(sides, key, differ, *diff);
+  REQUIRE_ERROR(differ.NextPart(), kRefused, "no pass under way");
+
+  uint64_t needed = 0;
+  for (const uint32_t parts : {1u, 3u}) {
+    CudaDifferOptions small = gpu.Options(1 << 16);
+    small.parts = parts;
+    const auto without = CudaDiffer::Create(sides.manifest, key, small);
+    REQUIRE_OK(Made(without).Start(shadow.addresses(), weights.addresses(), kTransaction));
+    const absl::Status refused = Made(without).NextPart().status();
+    REQUIRE_ERROR(refused, absl::StatusCode::kOutOfRange, "there is room for 65536");
+    const std::string message(refused.message());
+    const uint64_t found = std::stoull(message.substr(message.find("take ") + 5));
+    REQUIRE((needed == 0 || found == needed));
+    needed = found;
+    REQUIRE_ERROR(Made(without).Finish(), absl::StatusCode::kOutOfRange, "there is room for 65536");
+  }
+  // Room that only the last part lacks.
+  CudaDifferOptions less = gpu.Options(needed - 16);
+  less.parts = 3;
+  const auto almost = CudaDiffer::Create(sides.manifest, key, less);
+  REQUIRE_OK(Made(almost).Start(shadow.addresses(), weights.addresses(), kTransaction));
+  REQUIRE_OK(Made(almost).NextPart());
+  REQUIRE_OK(Made(almost).NextPart());
+  REQUIRE_ERROR(Made(almost).NextPart(), absl::StatusCode::kOutOfRange,
+                "the changes take " + std::to_string(needed));
+  REQUIRE((shadow.Read() == sides.before));
+}
+
 TEST_CASE("a publish whose Nth CUDA call fails leaves the shadow at the old version or the new") {
   REQUIRE_GPU();
   std::mt19937_64 random(TestSeed("calls"));
@@ -244,7 +400,9 @@ TEST_CASE("a publish whose Nth CUDA call fails leaves the shadow at the old vers
       const cuda::CallFault fault(nth,
                                   nth % 2 == 0 ? cudaErrorMemoryAllocation : cudaErrorInvalidValue);
       const auto publish = [&]() -> absl::Status {
-        auto differ = CudaDiffer::Create(sides.manifest, key, gpu.Options(1 << 22));
+        CudaDifferOptions options = gpu.Options(1 << 22);
+        options.parts = 2;
+        auto differ = CudaDiffer::Create(sides.manifest, key, options);
         if (!differ.ok()) return differ.status();
         const absl::Status started =
             (*differ)->Start(shadow.addresses(), weights.addresses(), kTransaction);

@@ -37,6 +37,8 @@ struct Options {
   std::string device;
   // update: the rank is on the trainer's GPU; otherwise on the next one.
   bool colocated = false;
+  // update: the parts that changes are found and sent in; 0: as the publisher has it.
+  uint32_t parts = 0;
   bool has_peer = false;  // found out by the benchmark
   // Told what is being done.
   std::function<void(std::string_view)> report;

@@ -98,6 +98,37 @@ class PinnedBuffer {
   uint64_t count_ = 0;
 };
 
+// A point on a stream, to be waited for. Made once and recorded again and again. Move-only.
+class Event {
+ public:
+  Event() = default;
+  static absl::StatusOr<Event> Create() {
+    Event event;
+    const absl::Status status =
+        WSTORE_CUDA(cudaEventCreateWithFlags(&event.event_, cudaEventDisableTiming));
+    if (!status.ok()) return status;
+    return event;
+  }
+  ~Event() {
+    if (event_ != nullptr) (void)WSTORE_CUDA(cudaEventDestroy(event_));
+  }
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  Event& operator=(Event&& other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+  }
+
+  // Behind all that is on the stream now.
+  absl::Status Record(CudaStream stream) const {
+    return WSTORE_CUDA(cudaEventRecord(event_, stream));
+  }
+  // Until the stream has come to where it was recorded last.
+  absl::Status Await() const { return WSTORE_CUDA(cudaEventSynchronize(event_)); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 // Copies in order of the stream. Host memory must be pinned, and stay until the copy is done.
 template <typename T>
 absl::Status CopyAsync(const T* from, T* to, uint64_t count, CudaStream stream) {

@@ -23,6 +23,7 @@ namespace {
 
 using client::DeviceShadow;
 using client::EncodedSet;
+using SetPart = TransferLead::SetPart;
 
 constexpr int64_t kSendMicros = 5'000'000;
 constexpr auto kPause = std::chrono::milliseconds(20);
@@ -56,6 +57,7 @@ class CudaPublisherImpl final : public CudaPublisher {
     differ.stream = options_.stream;
     differ.memory = options_.memory;
     differ.patch_bytes = options_.patch_bytes;
+    differ.parts = options_.parts;
     ASSIGN_OR_RETURN(differ_, CudaDiffer::Create(*manifest_, key_, differ));
     ASSIGN_OR_RETURN(copies_, cuda::PinnedBuffer<char>::Create(options_.patch_bytes));
     ASSIGN_OR_RETURN(OwnedCudaStream stream, OwnedCudaStream::Create());
@@ -143,46 +145,88 @@ class CudaPublisherImpl final : public CudaPublisher {
  private:
   absl::StatusOr<Decision> PublishOnce(absl::Span<const void* const> weights,
                                        const PublishOptions& options, Deadline deadline) {
-    const client::Connection& connection = *client_->connection();
-    const std::string& id = options.begin.transaction_id;
     const int64_t start = Now();
     times_ = {};
     if (put_.valid()) put_.get().IgnoreError();  // what it came to, the server knows
-    absl::StatusOr<client::Begun> begun =
-        client::Begin(connection, options, client_->actor(), std::nullopt, deadline);
+    absl::StatusOr<Decision> decision = PublishParts(weights, options, start, deadline);
+    // The weights are the caller's again.
+    if (!decision.ok()) cuda::Synchronize(options_.stream).IgnoreError();
+    return decision;
+  }
+
+  absl::StatusOr<Decision> PublishParts(absl::Span<const void* const> weights,
+                                        const PublishOptions& options, int64_t start,
+                                        Deadline deadline) {
+    const client::Connection& connection = *client_->connection();
+    const std::string& id = options.begin.transaction_id;
+    // The number is needed where chunks are sealed, not where weights are compared.
+    std::future<absl::StatusOr<client::Begun>> beginning = std::async(std::launch::async, [&] {
+      return client::Begin(connection, options, client_->actor(), std::nullopt, deadline);
+    });
+    absl::Status ready = differ_->Start(shadow_->tensors(), weights);
+    const absl::StatusOr<client::Begun> begun = beginning.get();
     times_.begin = Now() - start;
     const bool is_repeated =
         absl::IsAlreadyExists(begun.status()) || (begun.ok() && begun->repeated);
     if (!begun.ok() && !is_repeated) return begun.status();
     const TransactionNumber transaction = is_repeated ? TransactionNumber() : begun->transaction;
-    const absl::StatusOr<CudaDiff> diff = Diff(weights, transaction);
-    times_.diff = Now() - start - times_.begin;
+    if (ready.ok()) ready = differ_->Seal(transaction);
     if (is_repeated) {
-      RETURN_IF_ERROR(diff.status());
-      return client::RepeatedDecision(connection, id, parent_.version, *diff->digest, deadline);
+      RETURN_IF_ERROR(ready);
+      ASSIGN_OR_RETURN(const CudaDiff diff, Proven(differ_->Finish()));
+      return client::RepeatedDecision(connection, id, parent_.version, *diff.digest, deadline);
     }
-    absl::Status ready = diff.status();
-    if (ready.ok() && options.before_sending) ready = options.before_sending();
-    if (!ready.ok()) {
-      client::TakeBack(connection, id, ready, deadline);
-      return ready;
+    const absl::StatusOr<CudaDiff> diff =
+        ready.ok() ? SendParts(options, transaction, start, deadline) : ready;
+    if (!diff.ok()) {
+      client::TakeBack(connection, id, diff.status(), deadline);
+      return diff.status();
     }
     StartPut(*diff, id, transaction, deadline);
-    const int64_t encoded = Now();
-    if (options.carried) times_.sent = Send(*diff, transaction, deadline);
-    times_.send = Now() - encoded;
+    const int64_t sent = Now();
     absl::StatusOr<Decision> decision = Commit(*diff, options, transaction, deadline);
-    times_.commit = Now() - encoded - times_.send;
+    times_.commit = Now() - sent;
     times_.all = Now() - start;
     return decision;
   }
 
-  absl::StatusOr<CudaDiff> Diff(absl::Span<const void* const> weights,
-                                TransactionNumber transaction) {
-    RETURN_IF_ERROR(differ_->Start(shadow_->tensors(), weights, transaction));
-    ASSIGN_OR_RETURN(CudaDiff diff, differ_->Finish());
+  // Takes the parts of a sealed pass as they are finished, and sends them to the ranks.
+  absl::StatusOr<CudaDiff> SendParts(const PublishOptions& options, TransactionNumber transaction,
+                                     int64_t start, Deadline deadline) {
+    std::vector<CudaChunk> held;  // until all have been found
+    for (bool is_last = false; !is_last;) {
+      absl::StatusOr<CudaDiffPart> part = differ_->NextPart();
+      if (times_.first == 0) times_.first = Now() - start;
+      absl::Status ready = part.status();
+      if (ready.ok()) {
+        is_last = part->is_last;
+        held.insert(held.end(), part->chunks.begin(), part->chunks.end());
+        if (options.before_sending && !is_last) continue;
+        if (options.before_sending) ready = options.before_sending();
+      }
+      if (!ready.ok()) {
+        // Until then the group may read the chunks.
+        if (options.carried) Send({}, transaction, SetPart::kLast, deadline);
+        return ready;
+      }
+      if (is_last) times_.diff = Now() - start;
+      if (options.carried) {
+        Send(held, transaction, is_last ? SetPart::kLast : SetPart::kMore, deadline);
+      }
+      held.clear();
+    }
+    const int64_t sent = Now();
+    times_.send = sent - start - times_.diff;
+    absl::StatusOr<CudaDiff> diff = Proven(differ_->Finish());
+    times_.digest = Now() - sent;
+    return diff;
+  }
+
+  // The differ's sums show a shadow that is not the parent's.
+  absl::StatusOr<CudaDiff> Proven(absl::StatusOr<CudaDiff> diff) const {
+    RETURN_IF_ERROR(diff.status());
     Fingerprint before;
-    for (const TouchedSums& sums : diff.sums) before += sums.before;
+    for (const TouchedSums& sums : diff->sums) before += sums.before;
     if (before == fingerprint_) return diff;
     return absl::DataLossError(absl::StrCat(
         "the shadow of ", ToString(parent_.version),
@@ -190,13 +234,15 @@ class CudaPublisherImpl final : public CudaPublisher {
         "changed while they were compared; start a new publisher"));
   }
 
-  // Ranks that share this memory read it until the transaction has ended.
-  absl::Status Send(const CudaDiff& diff, TransactionNumber transaction, Deadline deadline) {
+  // Ranks that share this memory read it until the transaction has ended. Once a part has failed,
+  // the lead sends nothing more of the set.
+  void Send(const std::vector<CudaChunk>& part, TransactionNumber transaction, SetPart which,
+            Deadline deadline) {
     std::vector<DeviceChunk> chunks;
-    chunks.reserve(diff.chunks.size());
-    for (const CudaChunk& chunk : diff.chunks) chunks.push_back({chunk.data, chunk.size_bytes});
-    return lead_->Send(transaction, chunks,
-                       Deadline::After(std::min(kSendMicros, deadline.left_micros())));
+    chunks.reserve(part.size());
+    for (const CudaChunk& chunk : part) chunks.push_back({chunk.data, chunk.size_bytes});
+    times_.sent = lead_->SendPart(transaction, chunks, which,
+                                  Deadline::After(std::min(kSendMicros, deadline.left_micros())));
   }
 
   // Copies the chunks to the host and from there to the server, beside all that follows.

@@ -87,9 +87,10 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Make(const Gpu& gpu, const Mod
   return trainer;
 }
 
-absl::Status Trainer::Connect(const Served& served, const TensorSource& base,
-                              uint64_t patch_bytes) {
+absl::Status Trainer::Connect(const Served& served, const TensorSource& base, uint64_t patch_bytes,
+                              uint32_t parts) {
   CudaPublisherOptions options;
+  if (parts != 0) options.parts = parts;
   options.stream = gpu_.stream();
   options.memory = gpu_.memory();
   options.patch_bytes = patch_bytes;

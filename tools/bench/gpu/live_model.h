@@ -24,7 +24,9 @@ class Trainer {
   static absl::StatusOr<std::unique_ptr<Trainer>> Make(const Gpu& gpu, const Model& model,
                                                        const std::string& path);
 
-  absl::Status Connect(const Served& served, const TensorSource& base, uint64_t patch_bytes);
+  // parts: of CudaPublisherOptions; 0: as these have it.
+  absl::Status Connect(const Served& served, const TensorSource& base, uint64_t patch_bytes,
+                       uint32_t parts);
   // Changes so many of the first `elements`.
   absl::Status Change(uint64_t elements, double density);
   absl::StatusOr<Decision> Publish(PublishDurability durability);

@@ -71,7 +71,7 @@ class UpdateBench {
     RETURN_IF_ERROR(UseCudaDevice(trainer_device_));
     RETURN_IF_ERROR(rank.status());
     rank_ = *std::move(rank);
-    RETURN_IF_ERROR(trainer_->Connect(*served_, *checkpoint_, patch_bytes));
+    RETURN_IF_ERROR(trainer_->Connect(*served_, *checkpoint_, patch_bytes, options_.parts));
     return trainer_->publisher().lead()->AwaitRanks(1, Soon());
   }
 
@@ -95,7 +95,7 @@ class UpdateBench {
     std::vector<double> all;
     std::vector<double> pauses;
     std::vector<double> durable;
-    std::array<std::vector<double>, 4> parts;
+    std::array<std::vector<double>, 6> parts;
     for (int i = -1; i < kRounds; ++i) {
       RETURN_IF_ERROR(trainer_->Change(model_.manifest.elements(), density));
       ASSIGN_OR_RETURN(const Round round, Publish(durability));
@@ -103,18 +103,21 @@ class UpdateBench {
       all.push_back(round.all);
       pauses.push_back(round.pause);
       durable.push_back(round.durable);
-      const std::array<int64_t, 4> micros = {round.times.begin, round.times.diff, round.times.send,
-                                             round.times.commit};
+      const CudaPublishTimes& times = round.times;
+      const std::array<int64_t, 6> micros = {times.begin, times.first,  times.diff,
+                                             times.send,  times.digest, times.commit};
       for (size_t part = 0; part < parts.size(); ++part) {
         parts[part].push_back(static_cast<double>(micros[part]) / 1e3);
       }
     }
     options_.report(absl::StrFormat(
-        "update: %s: %.2f ms (begin %.2f, diff %.2f, send %.2f, commit %.2f; best %.2f), durable "
-        "after %.0f ms, pause %.2f ms",
-        name, MedianOf(all) * 1e3, MedianOf(parts[0]), MedianOf(parts[1]), MedianOf(parts[2]),
-        MedianOf(parts[3]), *std::min_element(all.begin(), all.end()) * 1e3,
-        MedianOf(durable) * 1e3, MedianOf(pauses) * 1e3));
+        "update: %s: %.2f ms (diff %.2f, in it begun after %.2f and the first part after %.2f; "
+        "send "
+        "%.2f, digest %.2f, commit %.2f; best %.2f), durable after %.0f ms, pause %.2f ms",
+        name, MedianOf(all) * 1e3, MedianOf(parts[2]), MedianOf(parts[0]), MedianOf(parts[1]),
+        MedianOf(parts[3]), MedianOf(parts[4]), MedianOf(parts[5]),
+        *std::min_element(all.begin(), all.end()) * 1e3, MedianOf(durable) * 1e3,
+        MedianOf(pauses) * 1e3));
     ASSIGN_OR_RETURN(const std::string peer, Peer(density));
     Add(name, MedianOf(all), "tensor by tensor", NumberOf(peer, "update"));
     if (!is_async) return absl::OkStatus();

@@ -54,6 +54,11 @@ class BenchCommand final : public Command {
         ->type_name("D");
     verb->add_flag("--colocated", colocated_,
                    "update: the rank is on the trainer's GPU; without it, on the next one");
+    verb->add_option("--parts", parts_,
+                     "update: how many parts changes are found and sent in, 1 to 8. Default: as "
+                     "the publisher has it")
+        ->type_name("N")
+        ->check(CLI::Range(1, 8));
     verb->footer(Examples({"wstore bench publish", "wstore bench apply --device cpu",
                            "wstore bench all --full --dir /scratch --json"}));
     return verb;
@@ -64,6 +69,7 @@ class BenchCommand final : public Command {
     options.full = full_;
     options.device = device_;
     options.colocated = colocated_;
+    options.parts = parts_;
     std::error_code error;
     options.directory =
         directory_.empty() ? std::filesystem::temp_directory_path(error).string() : directory_;
@@ -111,6 +117,7 @@ class BenchCommand final : public Command {
   std::string device_;
   bool full_ = false;
   bool colocated_ = false;
+  uint32_t parts_ = 0;
 };
 
 }  // namespace

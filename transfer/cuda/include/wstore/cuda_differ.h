@@ -8,6 +8,20 @@
 //   ... send the chunks, or ReadChunk; when the version is committed:
 //   RETURN_IF_ERROR(differ->MoveShadow());
 //
+// A pass may be done in parts, so that the chunks of one can be sent while the next is compared;
+// and it may be begun before the transaction's number is known, which chunks are sealed with:
+//
+//   RETURN_IF_ERROR(differ->Start(shadow, weights));                // half of the parts
+//   RETURN_IF_ERROR(differ->Seal(transaction));                     // and the rest
+//   for (bool is_last = false; !is_last;) {
+//     ASSIGN_OR_RETURN(const CudaDiffPart part, differ->NextPart());  // waits for it
+//     ... send part.chunks
+//     is_last = part.is_last;
+//   }
+//   ASSIGN_OR_RETURN(const CudaDiff diff, differ->Finish());
+//
+// What the chunks are, and the digest, does not depend on the parts.
+//
 // Weights are read in place and never written. The shadow is written by MoveShadow alone. Either
 // may be in device memory or in pinned host memory, which costs the bus's bandwidth. Where more
 // than about a quarter of a tile's elements change (of bf16; less of wider ones), some of it is
@@ -42,7 +56,11 @@ struct CudaDifferOptions {
   // Whether to sum the changed elements on both sides: what a publish declares, and what gives the
   // sums of the shadow, by which one that has drifted from the parent version is seen.
   bool with_touched_sums = true;
+  // How many parts a pass is done in, 1 to kMaxDiffParts. Each but the first costs launches.
+  uint32_t parts = 1;
 };
+
+inline constexpr uint32_t kMaxDiffParts = 8;
 
 // A chunk in device memory, on the differ's stream, until the next Start.
 struct CudaChunk {
@@ -52,8 +70,14 @@ struct CudaChunk {
   uint64_t changed = 0;  // elements
 };
 
-struct CudaDiff {
+// The changes of a range of spans, which follows that of the part before. May have no chunks.
+struct CudaDiffPart {
   std::vector<CudaChunk> chunks;  // by key
+  bool is_last = false;
+};
+
+struct CudaDiff {
+  std::vector<CudaChunk> chunks;  // of all parts, by key
   uint64_t changed = 0;           // elements
   std::optional<Digest> digest;   // of the patch set, if asked for
   // By tensor of the manifest: the whole of it, in the shadow (if touched sums were asked for) and
@@ -69,29 +93,49 @@ struct CudaDiff {
 class CudaDiffer {
  public:
   // Keeps `manifest`, which must outlive it. Synchronizes the stream.
-  //   kInvalidArgument: no memory resource
+  //   kInvalidArgument: no memory resource, or other than 1 to kMaxDiffParts parts
   static absl::StatusOr<std::unique_ptr<CudaDiffer>> Create(const Manifest& manifest,
                                                             const FingerprintKey& key,
                                                             const CudaDifferOptions& options);
   virtual ~CudaDiffer() = default;
 
-  // Puts a pass on the stream and returns. shadow, weights: an address for each tensor of the
+  // Puts the comparison of the first half of the parts (of one: of all) on the stream and returns.
+  // A pass that was not finished is given up. shadow, weights: an address for each tensor of the
   // manifest, at a multiple of the element's width (null where a tensor has no elements); the
-  // memory must stay, and the weights unchanged, until the pass is done. Addresses other than the
-  // last ones are checked and sent to the device first, which waits for earlier passes.
+  // memory must stay, and the weights unchanged, until the pass is done, or what is on the stream.
+  // Addresses other than the last ones are checked and sent to the device first, which waits for
+  // earlier passes.
   //   kInvalidArgument: other than one address a tensor, null or misaligned ones, or ones that the
   //     device cannot reach. They are listed
   virtual absl::Status Start(absl::Span<const void* const> shadow,
-                             absl::Span<const void* const> weights,
-                             TransactionNumber transaction) = 0;
+                             absl::Span<const void* const> weights) = 0;
 
-  // Waits for the pass and returns what it found. What is in the chunks stays on the device.
-  //   kFailedPrecondition: no pass was started
+  // Puts the rest of the pass on the stream and returns: what was compared becomes chunks of this
+  // transaction, and the other parts are compared.
+  //   kFailedPrecondition: no pass was started, or it has its number already
+  virtual absl::Status Seal(TransactionNumber transaction) = 0;
+
+  // Both.
+  absl::Status Start(absl::Span<const void* const> shadow, absl::Span<const void* const> weights,
+                     TransactionNumber transaction) {
+    const absl::Status status = Start(shadow, weights);
+    return status.ok() ? Seal(transaction) : status;
+  }
+
+  // Waits for the next part. Its chunks are complete, for other streams too. Before that, the part
+  // before is digested, while the device works.
+  //   kFailedPrecondition: there is no pass with a number, or it has no more parts
+  //   kOutOfRange: as Finish. Parts that came before are as they were said to be
+  virtual absl::StatusOr<CudaDiffPart> NextPart() = 0;
+
+  // Waits for all parts and returns what the pass found, whether or not NextPart has given it. What
+  // is in the chunks stays on the device.
+  //   kFailedPrecondition: no pass was started, or it has no number
   //   kOutOfRange: the changes take more than patch_bytes; how much they take is in the message.
   //     Nothing was written; a differ with that much room can do the same pass
   virtual absl::StatusOr<CudaDiff> Finish() = 0;
 
-  // Copies a chunk of the last Finish to `out`, of its size. Waits for the stream.
+  // Copies a chunk of the last pass to `out`, of its size. Waits for the stream.
   virtual absl::Status ReadChunk(const CudaChunk& chunk, absl::Span<char> out) = 0;
 
   // After Finish: XORs the changes into the shadow, on the stream, and returns. Once: a second call
@@ -108,7 +152,7 @@ class CudaAuditor {
                                                              CudaStream stream, CudaMemory* memory);
   virtual ~CudaAuditor() = default;
 
-  // As CudaDiffer::Start, for one side.
+  // As CudaDiffer::Start, for one side and all of it.
   virtual absl::Status Start(absl::Span<const void* const> weights) = 0;
   // Waits for it. By tensor.
   virtual absl::StatusOr<std::vector<Fingerprint>> Finish() = 0;

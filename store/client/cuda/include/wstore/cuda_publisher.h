@@ -37,16 +37,22 @@ struct CudaPublisherOptions {
   // Room for the encoded changes of one publish, 3 to 4 bytes for each changed element of two: on
   // the device twice, and once in pinned host memory. 0: a sixteenth of the model.
   uint64_t patch_bytes = 0;
+  // Changes are found, and sent to ranks, in so many parts, 1 to kMaxDiffParts: a part is compared
+  // while ranks take the one before. More cost more launches, and more frames.
+  uint32_t parts = 4;
   // Without it all ranks get their chunks from the server.
   bool leads = true;
   TransferLeadOptions lead;
 };
 
-// How long the steps of the latest Publish took, in microseconds.
+// How long the steps of the latest Publish took, in microseconds. Those before `diff` are within
+// it; `diff` and those after it come one after another, and `all` is their sum.
 struct CudaPublishTimes {
-  int64_t begin = 0;   // until the server had begun it; beside `diff`
-  int64_t diff = 0;    // until the changes were encoded
-  int64_t send = 0;    // until the ranks had been sent them
+  int64_t begin = 0;  // until the server had begun it, and the GPU had half of the parts to compare
+  int64_t first = 0;  // until the first part was encoded
+  int64_t diff = 0;   // until the last part was, and ranks had been sent those before
+  int64_t send = 0;   // of the last part; of all of them, if they were held for before_sending
+  int64_t digest = 0;  // until the digest and the sums of all were known
   int64_t commit = 0;  // until it was decided
   int64_t all = 0;
   absl::Status sent;  // where it did not reach ranks past the server: why
@@ -78,8 +84,9 @@ class CudaPublisher {
   virtual const CudaPublishTimes& times() const = 0;
 
   // Publishes what these tensors (device memory, an address for each of the manifest's) hold once
-  // what is on the stream has been done; they must not change until it returns. As
-  // Publisher::Publish; in addition
+  // what is on the stream has been done; they must not change until it returns. Parts of the
+  // changes are sent while others are still being found; with PublishOptions::before_sending all
+  // are found first, and nothing is sent before it was called. As Publisher::Publish; in addition
   //   kOutOfRange: the changes take more than patch_bytes
   virtual absl::StatusOr<Decision> Publish(absl::Span<const void* const> weights,
                                            const PublishOptions& options, Deadline deadline) = 0;
