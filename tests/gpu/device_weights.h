@@ -9,6 +9,7 @@
 #include "tests/unit/codec/weights.h"
 #include "transfer/cuda/buffer.h"
 #include "wstore/cuda.h"
+#include "wstore/share.h"
 
 // Ends the test case as skipped where there is no GPU.
 #define REQUIRE_GPU()                                                                \
@@ -21,16 +22,17 @@ namespace wstore::testing {
 
 enum class MemoryKind { kDevice, kPinned };
 
-// A copy of weights, each tensor `shift` elements behind an aligned address.
+// A copy of weights, or of a share of them, each tensor `shift` elements behind an aligned address.
 class PlacedWeights {
  public:
   PlacedWeights(const Manifest& manifest, const Weights& weights, uint32_t shift, MemoryKind kind,
-                CudaMemory* memory, CudaStream stream)
-      : manifest_(manifest), stream_(stream) {
+                CudaMemory* memory, CudaStream stream, const Share& share = {})
+      : manifest_(manifest), stream_(stream), held_(*HeldRanges(manifest, share)) {
     uint64_t size = 0;
-    for (const Manifest::Tensor& tensor : manifest.tensors()) {
-      starts_.push_back(size + shift * tensor.element_bytes);
-      size = (starts_.back() + tensor.size_bytes() + 255) / 256 * 256;
+    for (TensorIndex i = 0; i < manifest.size(); ++i) {
+      const uint64_t width = manifest.tensor(i).element_bytes;
+      starts_.push_back(size + shift * width);
+      size = (starts_.back() + held_[i].size() * width + 255) / 256 * 256;
     }
     void* start = nullptr;
     if (kind == MemoryKind::kDevice) {
@@ -46,20 +48,24 @@ class PlacedWeights {
     }
     for (TensorIndex i = 0; i < manifest.size(); ++i) {
       uint8_t* const at = static_cast<uint8_t*>(start) + starts_[i];
-      addresses_.push_back(at);
-      REQUIRE_OK(cuda::CopyAsync(weights.tensors[i].data(), at, weights.tensors[i].size(), stream));
+      const uint64_t width = manifest.tensor(i).element_bytes;
+      addresses_.push_back(held_[i].empty() ? nullptr : at);
+      REQUIRE_OK(cuda::CopyAsync(weights.tensors[i].data() + held_[i].first * width, at,
+                                 held_[i].size() * width, stream));
     }
     REQUIRE_OK(cuda::Synchronize(stream));
   }
 
   const std::vector<const void*>& addresses() const { return addresses_; }
 
+  // Zero where nothing is held.
   Weights Read() const {
     Weights weights(manifest_);
     for (TensorIndex i = 0; i < manifest_.size(); ++i) {
-      std::vector<uint8_t>& to = weights.tensors[i];
-      REQUIRE_OK(cuda::CopyAsync(static_cast<const uint8_t*>(addresses_[i]), to.data(), to.size(),
-                                 stream_));
+      const uint64_t width = manifest_.tensor(i).element_bytes;
+      uint8_t* const to = weights.tensors[i].data() + held_[i].first * width;
+      REQUIRE_OK(cuda::CopyAsync(static_cast<const uint8_t*>(addresses_[i]), to,
+                                 held_[i].size() * width, stream_));
     }
     REQUIRE_OK(cuda::Synchronize(stream_));
     return weights;
@@ -68,6 +74,7 @@ class PlacedWeights {
  private:
   const Manifest& manifest_;
   const CudaStream stream_;
+  std::vector<ElementRange> held_;
   std::vector<uint64_t> starts_;
   std::vector<const void*> addresses_;
   cuda::DeviceBuffer<uint8_t> device_;

@@ -42,8 +42,10 @@ struct Gpu {
   }
 };
 
-void RequireSame(const TwoSides& sides, const FingerprintKey& key, CudaDiffer& differ,
-                 const CudaDiff& diff) {
+void RequireSame(const TwoSides& whole, const FingerprintKey& key, CudaDiffer& differ,
+                 const CudaDiff& diff, const Share& share = {}) {
+  const std::vector<ElementRange> held = *HeldRanges(whole.manifest, share);
+  const TwoSides sides = whole.Within(held);
   const ReferenceDiff reference = DiffOnHost(sides, kTransaction, kContributor);
   REQUIRE(diff.changed == reference.changed);
   REQUIRE(diff.chunks.size() == reference.chunks.size());
@@ -63,8 +65,8 @@ void RequireSame(const TwoSides& sides, const FingerprintKey& key, CudaDiffer& d
   REQUIRE(ToHex(*diff.digest) == ToHex(reference.digest));
   for (TensorIndex i = 0; i < sides.manifest.size(); ++i) {
     INFO(sides.manifest.tensor(i).spec.name);
-    REQUIRE((diff.sums[i].before == SumOnHost(sides.manifest, key, sides.before, i)));
-    REQUIRE((diff.sums[i].after == SumOnHost(sides.manifest, key, sides.after, i)));
+    REQUIRE((diff.sums[i].before == SumOnHost(sides.manifest, key, sides.before, i, held[i])));
+    REQUIRE((diff.sums[i].after == SumOnHost(sides.manifest, key, sides.after, i, held[i])));
   }
   std::map<TensorIndex, TouchedSums> touched;
   for (const TensorSums& tensor : diff.touched) {
@@ -74,34 +76,51 @@ void RequireSame(const TwoSides& sides, const FingerprintKey& key, CudaDiffer& d
   REQUIRE((touched == TouchedOnHost(sides, key)));
 }
 
+// The bits of a share, and zero elsewhere.
+Weights Held(const Manifest& manifest, const Weights& weights, const Share& share) {
+  const std::vector<ElementRange> held = *HeldRanges(manifest, share);
+  Weights only(manifest);
+  for (TensorIndex i = 0; i < manifest.size(); ++i) {
+    const auto bytes = HeldBytes(manifest, weights, i, held[i]);
+    std::copy(bytes.begin(), bytes.end(),
+              only.tensors[i].begin() + held[i].first * manifest.tensor(i).element_bytes);
+  }
+  return only;
+}
+
 // One whole publish: diff, compare with the host, move the shadow, audit it.
 void RoundTrip(const TwoSides& sides, const FingerprintKey& key, const Gpu& gpu, uint32_t shift,
-               MemoryKind shadow_kind, uint32_t parts = 1) {
+               MemoryKind shadow_kind, uint32_t parts = 1, const Share& share = {}) {
   PlacedWeights shadow(sides.manifest, sides.before, shift, shadow_kind, gpu.memory.get(),
-                       gpu.stream.get());
+                       gpu.stream.get(), share);
   PlacedWeights weights(sides.manifest, sides.after, 3 * shift, MemoryKind::kDevice,
-                        gpu.memory.get(), gpu.stream.get());
+                        gpu.memory.get(), gpu.stream.get(), share);
+  const Weights before = Held(sides.manifest, sides.before, share);
+  const Weights after = Held(sides.manifest, sides.after, share);
   CudaDifferOptions options = gpu.Options(EnoughRoom(sides.manifest));
   options.parts = parts;
+  options.share = share;
   auto differ = CudaDiffer::Create(sides.manifest, key, options);
   REQUIRE_OK(differ);
   REQUIRE_OK((*differ)->Start(shadow.addresses(), weights.addresses(), kTransaction));
   absl::StatusOr<CudaDiff> diff = (*differ)->Finish();
   REQUIRE_OK(diff);
-  RequireSame(sides, key, **differ, *diff);
-  REQUIRE((shadow.Read() == sides.before));
+  RequireSame(sides, key, **differ, *diff, share);
+  REQUIRE((shadow.Read() == before));
   REQUIRE_OK((*differ)->MoveShadow());
-  REQUIRE((shadow.Read() == sides.after));
-  REQUIRE((weights.Read() == sides.after));
+  REQUIRE((shadow.Read() == after));
+  REQUIRE((weights.Read() == after));
   REQUIRE_ERROR((*differ)->MoveShadow(), absl::StatusCode::kFailedPrecondition, "moves once");
 
-  auto auditor = CudaAuditor::Create(sides.manifest, key, gpu.stream.get(), gpu.memory.get());
+  auto auditor =
+      CudaAuditor::Create(sides.manifest, key, gpu.stream.get(), gpu.memory.get(), share);
   REQUIRE_OK(auditor);
   REQUIRE_OK((*auditor)->Start(shadow.addresses()));
   const absl::StatusOr<std::vector<Fingerprint>> sums = (*auditor)->Finish();
   REQUIRE_OK(sums);
+  const std::vector<ElementRange> held = *HeldRanges(sides.manifest, share);
   for (TensorIndex i = 0; i < sides.manifest.size(); ++i) {
-    REQUIRE(((*sums)[i] == SumOnHost(sides.manifest, key, sides.after, i)));
+    REQUIRE(((*sums)[i] == SumOnHost(sides.manifest, key, sides.after, i, held[i])));
   }
 
   // Nothing is left to change.
@@ -141,6 +160,60 @@ TEST_CASE("a GPU's diff is the host's, at all edges, densities, widths and align
     RoundTrip(sides, key, gpu, 0, MemoryKind::kDevice);
     RoundTrip(sides, key, gpu, 1, MemoryKind::kDevice);
   }
+}
+
+TEST_CASE("a GPU's diff of a share is the host's of what it has, at all widths and alignments",
+          "[small]") {
+  REQUIRE_GPU();
+  std::mt19937_64 random(TestSeed("shares"));
+  const Gpu gpu;
+  for (const uint32_t shift : {0u, 1u, 5u}) {
+    std::vector<ChangePattern> patterns = AllDensities();
+    std::shuffle(patterns.begin(), patterns.end(), random);
+    const TwoSides sides(ShareTensors(), patterns, random);
+    const FingerprintKey key = RandomKey(random);
+    for (const Share& share : RandomShares(sides.manifest, 3, random)) {
+      RoundTrip(sides, key, gpu, shift, MemoryKind::kDevice, 1 + shift, share);
+    }
+  }
+}
+
+TEST_CASE("a GPU's diff of shares of many spans is the host's, in parts of any number") {
+  REQUIRE_GPU();
+  std::mt19937_64 random(TestSeed("large shares"));
+  const Gpu gpu;
+  std::vector<TensorSpec> specs;
+  for (int i = 0; i < 700; ++i) {
+    specs.push_back({absl::StrCat("small.", 1000 + i), Dtype::kBF16, {1 + random() % 5000}});
+  }
+  specs.push_back({"large", Dtype::kBF16, {700 * kTileElements + 12346}});
+  specs.push_back({"wide", Dtype::kF32, {60 * kTileElements + 1}});
+  const TwoSides sides(specs, {{0.01}, {0.4}, {0.001}, {0.03}, {0.2}}, random);
+  const FingerprintKey key = RandomKey(random);
+  uint32_t parts = 1;
+  for (const Share& share : RandomShares(sides.manifest, 4, random)) {
+    RoundTrip(sides, key, gpu, 0, MemoryKind::kDevice, parts, share);
+    parts = 2 * parts;
+  }
+  // Nothing at all.
+  RoundTrip(sides, key, gpu, 0, MemoryKind::kDevice, 2, {{0, {0, 0}}});
+}
+
+TEST_CASE("a GPU's diff refuses addresses of what a share does not have", "[small]") {
+  REQUIRE_GPU();
+  std::mt19937_64 random(TestSeed("addresses of shares"));
+  const Gpu gpu;
+  const TwoSides sides({{"a", Dtype::kBF16, {1000}}, {"b", Dtype::kBF16, {1000}}}, {{1}}, random);
+  PlacedWeights weights(sides.manifest, sides.after, 0, MemoryKind::kDevice, gpu.memory.get(),
+                        gpu.stream.get());
+  CudaDifferOptions options = gpu.Options(1 << 20);
+  options.share = {{1, {256, 1000}}};
+  const auto made = CudaDiffer::Create(sides.manifest, RandomKey(random), options);
+  REQUIRE_ERROR(Made(made).Start(weights.addresses(), weights.addresses(), kTransaction),
+                absl::StatusCode::kInvalidArgument, "'a' has one, though nothing of it is held");
+  options.share = {{1, {255, 1000}}};
+  REQUIRE_ERROR(CudaDiffer::Create(sides.manifest, RandomKey(random), options),
+                absl::StatusCode::kInvalidArgument, "elements 255 to 1000 of 'b'");
 }
 
 TEST_CASE("a GPU's diff reads a shadow in pinned host memory, and moves it there", "[small]") {

@@ -5,6 +5,7 @@
 
 #include "transfer/cuda/device_math.cuh"
 #include "transfer/cuda/tables.h"
+#include "transfer/cuda/tile_extent.cuh"
 #include "transfer/cuda/tile_shape.cuh"
 
 namespace wstore::cuda {
@@ -70,10 +71,10 @@ __device__ void XorBlocks(const TileShape& shape, const uint8_t* tile, Element* 
 }
 
 template <typename Element>
-__device__ void XorTile(const TileRecord& record, const uint8_t* tile, uint32_t elements,
+__device__ void XorTile(const TileRecord& record, const uint8_t* tile, const TileExtent& extent,
                         Element* out, ApplyShared& shared) {
   const uint32_t form = record.packed >> 16 & 3;
-  const TileShape shape{elements, sizeof(Element), record.changed, record.packed >> 18};
+  const TileShape shape{extent.elements, sizeof(Element), record.changed, record.packed >> 18};
   const Element* const values = reinterpret_cast<const Element*>(tile);
   switch (form) {
     case kFormBlocks:
@@ -89,7 +90,9 @@ __device__ void XorTile(const TileRecord& record, const uint8_t* tile, uint32_t 
     case kFormBitmap:
       return XorBitmap(shape, tile, out, shared);
     default:
-      for (uint32_t i = threadIdx.x; i < elements; i += kApplyThreads) out[i] ^= values[i];
+      for (uint32_t i = extent.held_first + threadIdx.x; i < extent.held_end; i += kApplyThreads) {
+        out[i] ^= values[i];
+      }
   }
 }
 
@@ -101,24 +104,22 @@ __global__ void __launch_bounds__(kApplyThreads) MoveKernel(const DiffTables tab
     const TileRecord record = tables.tiles[number];
     if (record.bytes == 0) continue;
     const TensorEntry& tensor = tables.tensors[tables.tile_tensors[number]];
-    const uint64_t first = (number - tensor.first_tile) * kTileElementCount;
-    const uint64_t left = tensor.elements - first;
-    const uint32_t elements =
-        left < kTileElementCount ? static_cast<uint32_t>(left) : kTileElementCount;
+    const TileExtent extent = ExtentOf<true>(tensor, number);
     const uint8_t* const tile = tables.slab + record.slab_at;
-    uint8_t* const out = const_cast<uint8_t*>(tensor.old_data) + first * tensor.element_bytes;
+    uint8_t* const out =
+        const_cast<uint8_t*>(tensor.old_data) + extent.first * tensor.element_bytes;
     switch (tensor.element_bytes) {
       case 1:
-        XorTile(record, tile, elements, out, shared);
+        XorTile(record, tile, extent, out, shared);
         break;
       case 2:
-        XorTile(record, tile, elements, reinterpret_cast<uint16_t*>(out), shared);
+        XorTile(record, tile, extent, reinterpret_cast<uint16_t*>(out), shared);
         break;
       case 4:
-        XorTile(record, tile, elements, reinterpret_cast<uint32_t*>(out), shared);
+        XorTile(record, tile, extent, reinterpret_cast<uint32_t*>(out), shared);
         break;
       default:
-        XorTile(record, tile, elements, reinterpret_cast<uint64_t*>(out), shared);
+        XorTile(record, tile, extent, reinterpret_cast<uint64_t*>(out), shared);
         break;
     }
   }

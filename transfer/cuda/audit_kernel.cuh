@@ -7,6 +7,7 @@
 #include "transfer/cuda/load.cuh"
 #include "transfer/cuda/sums.cuh"
 #include "transfer/cuda/tables.h"
+#include "transfer/cuda/tile_extent.cuh"
 
 namespace wstore::cuda {
 
@@ -77,30 +78,28 @@ __global__ void __launch_bounds__(kAuditThreads, kAuditBlocksPerMultiprocessor)
     }
     sums = WordSums();
   };
-  const uint64_t tiles = tables.end_tile - tables.first_tile;
+  const uint64_t tiles = tables.end_held - tables.first_held;
   for (uint64_t i = blockIdx.x * kAuditRun; i < tiles;
        i += i % kAuditRun == kAuditRun - 1 ? (gridDim.x - 1) * kAuditRun + 1 : 1) {
-    const uint64_t number = tables.first_tile + i;
+    const uint64_t number = HeldTile(tables.held_tiles, tables.first_held + i);
     const uint32_t tensor_at = tables.tile_tensors[number];
     if (tensor_at != open_tensor) {
       flush();
       open_tensor = tensor_at;
     }
     const TensorEntry& tensor = tables.tensors[tensor_at];
-    const uint64_t first = (number - tensor.first_tile) * kTileElementCount;
-    const uint64_t left = tensor.elements - first;
+    const TileExtent extent = ExtentOf<true>(tensor, number);
     const uint32_t width = tensor.element_bytes;
-    const uint32_t elements =
-        left < kTileElementCount ? static_cast<uint32_t>(left) : kTileElementCount;
-    const TileBytes tile{tensor.new_data + first * width, elements * width};
+    const TileBytes tile{tensor.new_data + extent.first * width, extent.held_first * width,
+                         extent.held_end * width};
     const uint32_t part = kTileElementCount / kWarps * width;
     const uint32_t start = warp * part;
-    const uint64_t first_block = (first * width + start) / kSumBlockBytes;
+    const uint64_t first_block = (extent.first * width + start) / kSumBlockBytes;
     const bool is_aligned = reinterpret_cast<uintptr_t>(tile.begin) % 16 == 0;
-    if (is_aligned && elements == kTileElementCount) {
+    if (is_aligned && extent.held_end - extent.held_first == kTileElementCount) {
       SumPart<true>(tile, start, part / kSumBlockBytes, tensor, first_block, lane,
                     multipliers[warp], &sums);
-    } else if (start < tile.size) {
+    } else if (start < tile.end) {
       SumPart<false>(tile, start, part / kSumBlockBytes, tensor, first_block, lane,
                      multipliers[warp], &sums);
     }

@@ -25,9 +25,10 @@ class Auditor final : public CudaAuditor {
     is_started_ = false;
     RETURN_IF_ERROR(table_.SetAddresses({}, weights));
     RETURN_IF_ERROR(cuda::ZeroAsync(sums_.get(), sums_.count(), stream_));
-    RETURN_IF_ERROR(cuda::LaunchAudit({table_.tensors(), table_.tile_tensors(),
-                                       table_.multipliers(), sums_.get(), 0, manifest_.tiles()},
-                                      stream_));
+    RETURN_IF_ERROR(
+        cuda::LaunchAudit({table_.tensors(), table_.tile_tensors(), table_.held_tiles(),
+                           table_.multipliers(), sums_.get(), 0, table_.host().held_count()},
+                          stream_));
     RETURN_IF_ERROR(cuda::CopyAsync(sums_.get(), host_sums_.get(), sums_.count(), stream_));
     is_started_ = true;
     return absl::OkStatus();
@@ -54,12 +55,11 @@ class Auditor final : public CudaAuditor {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CudaAuditor>> CudaAuditor::Create(const Manifest& manifest,
-                                                                 const FingerprintKey& key,
-                                                                 CudaStream stream,
-                                                                 CudaMemory* memory) {
+absl::StatusOr<std::unique_ptr<CudaAuditor>> CudaAuditor::Create(
+    const Manifest& manifest, const FingerprintKey& key, CudaStream stream, CudaMemory* memory,
+    absl::Span<const TensorShare> share) {
   ASSIGN_OR_RETURN(cuda::TensorTable table,
-                   cuda::TensorTable::Create(manifest, key, stream, memory));
+                   cuda::TensorTable::Create(manifest, key, share, stream, memory));
   auto auditor = std::make_unique<Auditor>(manifest, stream, std::move(table));
   RETURN_IF_ERROR(auditor->Reserve(memory));
   return auditor;

@@ -14,6 +14,7 @@
 #include "transfer/cuda/pack.cuh"
 #include "transfer/cuda/sums.cuh"
 #include "transfer/cuda/tables.h"
+#include "transfer/cuda/tile_extent.cuh"
 #include "transfer/cuda/tile_shape.cuh"
 #include "transfer/cuda/touched_sums.cuh"
 
@@ -26,6 +27,7 @@ inline constexpr uint32_t kWarpElements = kTileElementCount / kDiffWarps;
 // Steps of a warp, two of which it works on at a time while the copies of the others are under way.
 inline constexpr uint32_t kDiffStages = 4;
 inline constexpr uint32_t kNoTensor = UINT32_MAX;
+inline constexpr uint32_t kNoTile = UINT32_MAX;
 
 struct alignas(16) DiffShared {
   uint32_t bitmap[kTileElementCount / 32];  // later the positions, as they are written
@@ -35,18 +37,18 @@ struct alignas(16) DiffShared {
   TouchedSumsPart touched[kDiffWarps];                 // of the open tensor
   uint32_t warp_totals[kDiffWarps];
   uint64_t slab_at;
-  uint32_t next_tile;
+  uint32_t next_held;  // of the tile that the block takes next, among those that are held
 };
 
 // A tile on both sides.
 struct TilePair {
   TileBytes old_bytes;
   TileBytes new_bytes;
-  uint64_t number;     // in the checkpoint
+  uint32_t number;     // in the checkpoint
   uint32_t tensor_at;  // entry of DiffTables::tensors
   uint32_t width;
-  uint32_t elements;
-  bool is_whole;  // a whole tile at aligned addresses on both sides
+  uint32_t elements;  // whether they are held or not
+  bool is_whole;      // a whole tile, all of it held, at aligned addresses on both sides
 };
 
 // Starts the copies of two steps of a warp, as one group. at: of the lane's bytes in the first.
@@ -161,7 +163,7 @@ __device__ void WriteValuesAgain(const TilePair& tile, uint32_t warp, uint32_t l
 
 __device__ inline void WriteDense(const TilePair& tile, uint32_t thread, uint8_t* out) {
   // Whole sixteens: the slab has room, and what lies behind a tile is zero.
-  for (uint32_t at = thread * 16; at < tile.old_bytes.size; at += kDiffThreads * 16) {
+  for (uint32_t at = thread * 16; at < tile.elements * tile.width; at += kDiffThreads * 16) {
     *reinterpret_cast<uint4*>(out + at) =
         Xor(LoadSixteen(tile.old_bytes, at), LoadSixteen(tile.new_bytes, at));
   }
@@ -260,41 +262,45 @@ __device__ void WriteTile(const DiffTables& tables, const TilePair& tile, uint64
   }
 }
 
-// Tile `number`; past the last one, nothing of it but its number.
-__device__ __forceinline__ TilePair FindTile(const DiffTables& tables, uint64_t number) {
+// The tile at `held` among those that are held; past the last one, kNoTile. kShare: not all tiles
+// are, or not all of each.
+template <bool kShare>
+__device__ __forceinline__ TilePair FindTile(const DiffTables& tables, uint64_t held) {
   TilePair tile;
-  tile.number = number;
+  tile.number = kNoTile;
   tile.is_whole = false;
-  if (number >= tables.end_tile) return tile;
-  tile.tensor_at = tables.tile_tensors[number];
+  if (held >= tables.end_held) return tile;
+  tile.number = kShare ? tables.held_tiles[held] : static_cast<uint32_t>(held);
+  tile.tensor_at = tables.tile_tensors[tile.number];
   const TensorEntry& tensor = tables.tensors[tile.tensor_at];
-  const uint64_t first = (number - tensor.first_tile) * kTileElementCount;
-  const uint64_t left = tensor.elements - first;
+  const TileExtent extent = ExtentOf<kShare>(tensor, tile.number);
   tile.width = tensor.element_bytes;
-  tile.elements = left < kTileElementCount ? static_cast<uint32_t>(left) : kTileElementCount;
-  tile.old_bytes = {tensor.old_data + first * tile.width, tile.elements * tile.width};
-  tile.new_bytes = {tensor.new_data + first * tile.width, tile.elements * tile.width};
+  tile.elements = extent.elements;
+  const uint32_t first = extent.held_first * tile.width;
+  const uint32_t end = extent.held_end * tile.width;
+  tile.old_bytes = {tensor.old_data + extent.first * tile.width, first, end};
+  tile.new_bytes = {tensor.new_data + extent.first * tile.width, first, end};
   const uint64_t shifts = reinterpret_cast<uintptr_t>(tile.old_bytes.begin) |
                           reinterpret_cast<uintptr_t>(tile.new_bytes.begin);
-  tile.is_whole = tile.elements == kTileElementCount && shifts % 16 == 0;
+  tile.is_whole = extent.held_end - extent.held_first == kTileElementCount && shifts % 16 == 0;
   return tile;
 }
 
-// The first tile of a turn: of a run, or of the tiles behind all runs.
-__device__ __forceinline__ uint32_t TileOfTurn(const DiffTables& tables, uint32_t turn) {
-  return static_cast<uint32_t>(tables.first_tile) +
+// The first tile of a turn: of a run, or of the tiles behind all runs. Among those that are held.
+__device__ __forceinline__ uint32_t HeldOfTurn(const DiffTables& tables, uint32_t turn) {
+  return static_cast<uint32_t>(tables.first_held) +
          (turn < tables.tile_runs ? turn * kTileRun : turn + tables.tile_runs * (kTileRun - 1));
 }
 
-// The tile that the block takes after tile `number`. One thread.
-__device__ __forceinline__ uint32_t TakeTile(const DiffTables& tables, uint32_t number) {
-  const uint32_t at = number - static_cast<uint32_t>(tables.first_tile);
-  if (at < tables.tile_runs * kTileRun && (at + 1) % kTileRun != 0) return number + 1;
-  return TileOfTurn(tables, gridDim.x + atomicAdd(&tables.counters->next_tile, 1u));
+// The tile that the block takes after `held`. One thread.
+__device__ __forceinline__ uint32_t TakeTile(const DiffTables& tables, uint32_t held) {
+  const uint32_t at = held - static_cast<uint32_t>(tables.first_held);
+  if (at < tables.tile_runs * kTileRun && (at + 1) % kTileRun != 0) return held + 1;
+  return HeldOfTurn(tables, gridDim.x + atomicAdd(&tables.counters->next_tile, 1u));
 }
 
 // Reads and writes `tile` and starts on the next one. Returns that one.
-template <int kWidth, bool kTouched>
+template <int kWidth, bool kTouched, bool kShare>
 __device__ __forceinline__ TilePair DiffOneTile(const DiffTables& tables, const TilePair& tile,
                                                 WordSums* after_sums, DiffShared& shared) {
   const uint32_t lane = threadIdx.x % kWarpLanes;
@@ -304,7 +310,7 @@ __device__ __forceinline__ TilePair DiffOneTile(const DiffTables& tables, const 
           ? ReadEighth<kWidth, kTouched, true>(tile, tables, warp, lane, after_sums, shared)
           : ReadEighth<kWidth, kTouched, false>(tile, tables, warp, lane, after_sums, shared);
   __syncthreads();
-  const TilePair next = FindTile(tables, shared.next_tile);
+  const TilePair next = FindTile<kShare>(tables, shared.next_held);
   CopyFirstSteps(next, warp, lane, shared.ring[warp]);
   WriteTile<kWidth, kTouched>(tables, tile, tile.number, found, shared);
   return next;
@@ -342,9 +348,9 @@ __device__ __forceinline__ void CloseSums(const DiffTables& tables, uint32_t ten
 }
 
 // A grid of any size: blocks take the next tile until there is none. kTouched: changed elements are
-// summed on both sides, beside the whole of the new one. Needs sizeof(DiffShared) of dynamic shared
-// memory.
-template <bool kTouched>
+// summed on both sides, beside the whole of the new one. kShare: see FindTile. Needs
+// sizeof(DiffShared) of dynamic shared memory.
+template <bool kTouched, bool kShare>
 __global__ void __launch_bounds__(kDiffThreads, kDiffBlocksPerMultiprocessor)
     DiffKernel(const DiffTables tables) {
   WSTORE_DYNAMIC_SHARED(DiffShared, shared);
@@ -352,13 +358,13 @@ __global__ void __launch_bounds__(kDiffThreads, kDiffBlocksPerMultiprocessor)
   TouchedSumsPart* const touched = &shared.touched[threadIdx.x / kWarpLanes];
   uint32_t open_tensor = kNoTensor;
   CloseSums<kTouched>(tables, open_tensor, &after_sums, touched);
-  TilePair tile = FindTile(tables, TileOfTurn(tables, blockIdx.x));
+  const uint32_t first_held = HeldOfTurn(tables, blockIdx.x);
+  if (threadIdx.x == 0) shared.next_held = first_held;
+  TilePair tile = FindTile<kShare>(tables, first_held);
   CopyFirstSteps(tile, threadIdx.x / kWarpLanes, threadIdx.x % kWarpLanes,
                  shared.ring[threadIdx.x / kWarpLanes]);
-  while (tile.number < tables.end_tile) {
-    if (threadIdx.x == 0) {
-      shared.next_tile = TakeTile(tables, static_cast<uint32_t>(tile.number));
-    }
+  while (tile.number != kNoTile) {
+    if (threadIdx.x == 0) shared.next_held = TakeTile(tables, shared.next_held);
     if (tile.tensor_at != open_tensor) {
       if (open_tensor != kNoTensor) {
         CloseSums<kTouched>(tables, open_tensor, &after_sums, touched);
@@ -367,16 +373,16 @@ __global__ void __launch_bounds__(kDiffThreads, kDiffBlocksPerMultiprocessor)
     }
     switch (tile.width) {
       case 1:
-        tile = DiffOneTile<1, kTouched>(tables, tile, &after_sums, shared);
+        tile = DiffOneTile<1, kTouched, kShare>(tables, tile, &after_sums, shared);
         break;
       case 2:
-        tile = DiffOneTile<2, kTouched>(tables, tile, &after_sums, shared);
+        tile = DiffOneTile<2, kTouched, kShare>(tables, tile, &after_sums, shared);
         break;
       case 4:
-        tile = DiffOneTile<4, kTouched>(tables, tile, &after_sums, shared);
+        tile = DiffOneTile<4, kTouched, kShare>(tables, tile, &after_sums, shared);
         break;
       default:
-        tile = DiffOneTile<8, kTouched>(tables, tile, &after_sums, shared);
+        tile = DiffOneTile<8, kTouched, kShare>(tables, tile, &after_sums, shared);
         break;
     }
     __syncthreads();

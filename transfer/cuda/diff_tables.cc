@@ -8,7 +8,10 @@ namespace wstore::cuda {
 
 static_assert(kTileElementCount == kTileElements && kSpanTileCount == kSpanTiles);
 
-HostTables MakeHostTables(const Manifest& manifest, const FingerprintKey& key) {
+static_assert(kBlockElementCount == kShareElements);
+
+HostTables MakeHostTables(const Manifest& manifest, const FingerprintKey& key,
+                          absl::Span<const ElementRange> held) {
   HostTables tables;
   tables.tile_tensors.reserve(manifest.tiles());
   for (TensorIndex i = 0; i < manifest.size(); ++i) {
@@ -17,13 +20,53 @@ HostTables MakeHostTables(const Manifest& manifest, const FingerprintKey& key) {
     const TensorFingerprinter fingerprinter(key, tensor.spec.name);
     tables.tile_tensors.insert(tables.tile_tensors.end(), tensor.tiles,
                                static_cast<uint32_t>(tables.tensors.size()));
-    tables.tensors.push_back({nullptr, nullptr, tensor.elements, tensor.first_tile,
-                              fingerprinter.philox_key()[0], fingerprinter.philox_key()[1],
-                              tensor.element_bytes, i});
+    tables.tensors.push_back({nullptr, nullptr, tensor.elements, held[i].first, held[i].end,
+                              tensor.first_tile, fingerprinter.philox_key()[0],
+                              fingerprinter.philox_key()[1], tensor.element_bytes, i});
+    tables.holds_all = tables.holds_all && held[i].size() == tensor.elements;
+  }
+  for (const TensorEntry& entry : tables.tensors) {
+    if (tables.holds_all || entry.held_first == entry.held_end) continue;
+    const uint64_t end = entry.first_tile + (entry.held_end - 1) / kTileElements;
+    for (uint64_t tile = entry.first_tile + entry.held_first / kTileElements; tile <= end; ++tile) {
+      tables.held_tiles.push_back(static_cast<uint32_t>(tile));
+    }
   }
   for (const auto& lane : key.b()) {
     tables.multipliers.insert(tables.multipliers.end(), lane.begin(), lane.end());
   }
+  return tables;
+}
+
+const uint8_t* BeginOfTensor(const TensorEntry& entry, const void* address) {
+  const auto begin = reinterpret_cast<uintptr_t>(address) - entry.held_first * entry.element_bytes;
+  return reinterpret_cast<const uint8_t*>(begin);
+}
+
+DiffTables PartOf(const DiffTables& whole, const HostTables& host, uint32_t part, uint32_t parts) {
+  const std::vector<uint32_t>& held = host.held_tiles;
+  const auto span_at = [&](uint64_t i) -> uint64_t {
+    if (host.holds_all) return whole.span_count * i / parts;
+    if (i == 0) return 0;
+    const uint64_t next = held.size() * i / parts;
+    return next < held.size() ? held[next] / kSpanTileCount : whole.span_count;
+  };
+  const auto tile_at = [&](uint64_t span) {
+    return std::min(span * kSpanTileCount, whole.end_tile);
+  };
+  const auto held_at = [&](uint64_t tile) -> uint64_t {
+    if (host.holds_all) return tile;
+    return static_cast<uint64_t>(std::lower_bound(held.begin(), held.end(), tile) - held.begin());
+  };
+  const uint64_t end_span = span_at(part + 1);
+  DiffTables tables = whole;
+  tables.before += part;
+  tables.first_span = static_cast<uint32_t>(span_at(part));
+  tables.span_count = static_cast<uint32_t>(end_span) - tables.first_span;
+  tables.first_tile = tile_at(tables.first_span);
+  tables.end_tile = tile_at(end_span);
+  tables.first_held = held_at(tables.first_tile);
+  tables.end_held = held_at(tables.end_tile);
   return tables;
 }
 

@@ -107,6 +107,8 @@ absl::Status Differ::Reserve() {
     return made.status();
   };
   RETURN_IF_ERROR(take(&tiles_, tile_count));
+  // Passes write those of tiles that are held.
+  RETURN_IF_ERROR(cuda::ZeroAsync(tiles_.get(), tiles_.count(), options_.stream));
   RETURN_IF_ERROR(take(&sums_, table_.size()));
   RETURN_IF_ERROR(take(&counters_, 1));
   RETURN_IF_ERROR(take(&marks_, options_.parts + 1));
@@ -122,6 +124,7 @@ absl::Status Differ::Reserve() {
   RETURN_IF_ERROR(ReserveOnHost(sizes));
   tables_ = {table_.tensors(),
              table_.tile_tensors(),
+             table_.held_tiles(),
              table_.multipliers(),
              tiles_.get(),
              sums_.get(),
@@ -140,6 +143,8 @@ absl::Status Differ::Reserve() {
              sizes.arena_bytes,
              0,
              tile_count,
+             0,
+             table_.host().held_count(),
              0,
              kChunkTargetBytes,
              0,
@@ -199,7 +204,8 @@ absl::Status Differ::Start(absl::Span<const void* const> shadow,
 
 absl::Status Differ::Compare(uint32_t part) {
   RETURN_IF_ERROR(cuda::ZeroAsync(&counters_.get()->next_tile, 1, options_.stream));
-  return cuda::LaunchDiff(cuda::PartOf(tables_, part, options_.parts), options_.stream);
+  return cuda::LaunchDiff(cuda::PartOf(tables_, table_.host(), part, options_.parts),
+                          options_.stream);
 }
 
 absl::Status Differ::Seal(TransactionNumber transaction) {
@@ -219,7 +225,7 @@ absl::Status Differ::Seal(TransactionNumber transaction) {
 
 absl::Status Differ::SealPart(uint32_t part) {
   const CudaStream stream = options_.stream;
-  const cuda::DiffTables tables = cuda::PartOf(tables_, part, options_.parts);
+  const cuda::DiffTables tables = cuda::PartOf(tables_, table_.host(), part, options_.parts);
   RETURN_IF_ERROR(cuda::LaunchChunks(tables, stream));
   if (options_.with_digest) {
     RETURN_IF_ERROR(cuda::LaunchDigests(tables, stream));
@@ -263,7 +269,7 @@ std::vector<CudaChunk> Differ::ChunksOf(uint32_t part) const {
 }
 
 void Differ::DigestPart(uint32_t part) {
-  const cuda::DiffTables tables = cuda::PartOf(tables_, part, options_.parts);
+  const cuda::DiffTables tables = cuda::PartOf(tables_, table_.host(), part, options_.parts);
   std::vector<DigestedTile> changed;
   uint64_t number = tables.first_tile;
   while (number < tables.end_tile) {
@@ -369,8 +375,9 @@ absl::StatusOr<std::unique_ptr<CudaDiffer>> CudaDiffer::Create(const Manifest& m
     return absl::InvalidArgumentError(
         absl::StrCat("a pass in ", options.parts, " parts; 1 to ", kMaxDiffParts, " are allowed"));
   }
-  ASSIGN_OR_RETURN(cuda::TensorTable table,
-                   cuda::TensorTable::Create(manifest, key, options.stream, options.memory));
+  ASSIGN_OR_RETURN(
+      cuda::TensorTable table,
+      cuda::TensorTable::Create(manifest, key, options.share, options.stream, options.memory));
   auto differ = std::make_unique<Differ>(manifest, options, std::move(table));
   RETURN_IF_ERROR(differ->Reserve());
   return differ;

@@ -13,18 +13,19 @@
 namespace wstore::cuda {
 namespace {
 
-template <bool kTouched>
+template <bool kTouched, bool kShare>
 absl::Status StartDiff(const DiffTables& tables, uint32_t blocks, CudaStream stream) {
-  const void* const kernel = reinterpret_cast<const void*>(DiffKernel<kTouched>);
+  const void* const kernel = reinterpret_cast<const void*>(DiffKernel<kTouched, kShare>);
   RETURN_IF_ERROR(WSTORE_CUDA(cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(DiffShared))));
   RETURN_IF_ERROR(WSTORE_CUDA(cudaFuncSetAttribute(
       kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared)));
-  return LaunchWithShared("the launch of DiffKernel", DiffKernel<kTouched>, blocks, kDiffThreads,
-                          static_cast<uint32_t>(sizeof(DiffShared)), stream, tables);
+  return LaunchWithShared("the launch of DiffKernel", DiffKernel<kTouched, kShare>, blocks,
+                          kDiffThreads, static_cast<uint32_t>(sizeof(DiffShared)), stream, tables);
 }
 
 uint64_t TileCount(const DiffTables& tables) { return tables.end_tile - tables.first_tile; }
+uint64_t HeldCount(const DiffTables& tables) { return tables.end_held - tables.first_held; }
 
 constexpr uint32_t kSealBlocksPerMultiprocessor = 16;
 constexpr uint32_t kRootBlocksPerMultiprocessor = 16;
@@ -33,17 +34,20 @@ constexpr uint32_t kMoveBlocksPerMultiprocessor = 8;
 }  // namespace
 
 absl::Status LaunchDiff(const DiffTables& tables, CudaStream stream) {
-  if (TileCount(tables) == 0) return absl::OkStatus();
+  if (HeldCount(tables) == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(const uint32_t blocks,
-                   FillDevice(kDiffBlocksPerMultiprocessor, TileCount(tables)));
+                   FillDevice(kDiffBlocksPerMultiprocessor, HeldCount(tables)));
   DiffTables with_runs = tables;
-  with_runs.tile_runs = TileRuns(TileCount(tables), blocks);
-  return tables.sums_touched != 0 ? StartDiff<true>(with_runs, blocks, stream)
-                                  : StartDiff<false>(with_runs, blocks, stream);
+  with_runs.tile_runs = TileRuns(HeldCount(tables), blocks);
+  const auto start =
+      tables.held_tiles == nullptr
+          ? (tables.sums_touched != 0 ? StartDiff<true, false> : StartDiff<false, false>)
+          : (tables.sums_touched != 0 ? StartDiff<true, true> : StartDiff<false, true>);
+  return start(with_runs, blocks, stream);
 }
 
 absl::Status LaunchChunks(const DiffTables& tables, CudaStream stream) {
-  if (TileCount(tables) == 0) return absl::OkStatus();
+  if (HeldCount(tables) == 0) return absl::OkStatus();
   RETURN_IF_ERROR(Launch("the launch of PlanKernel", PlanKernel, tables.span_count, kPlanThreads,
                          stream, tables));
   ASSIGN_OR_RETURN(const uint32_t blocks,
@@ -56,7 +60,7 @@ absl::Status LaunchChunks(const DiffTables& tables, CudaStream stream) {
 }
 
 absl::Status LaunchDigests(const DiffTables& tables, CudaStream stream) {
-  if (TileCount(tables) == 0) return absl::OkStatus();
+  if (HeldCount(tables) == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(const uint32_t leaf_blocks, FillDevice(1, tables.max_leaves));
   RETURN_IF_ERROR(
       Launch("the launch of LeafKernel", LeafKernel, leaf_blocks, kLeafThreads, stream, tables));
@@ -67,16 +71,16 @@ absl::Status LaunchDigests(const DiffTables& tables, CudaStream stream) {
 }
 
 absl::Status LaunchMove(const DiffTables& tables, CudaStream stream) {
-  if (TileCount(tables) == 0) return absl::OkStatus();
+  if (HeldCount(tables) == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(const uint32_t blocks,
                    FillDevice(kMoveBlocksPerMultiprocessor, TileCount(tables)));
   return Launch("the launch of MoveKernel", MoveKernel, blocks, kApplyThreads, stream, tables);
 }
 
 absl::Status LaunchAudit(const AuditTables& tables, CudaStream stream) {
-  if (tables.end_tile == tables.first_tile) return absl::OkStatus();
+  if (tables.end_held == tables.first_held) return absl::OkStatus();
   ASSIGN_OR_RETURN(const uint32_t blocks,
-                   FillDevice(kAuditBlocksPerMultiprocessor, tables.end_tile - tables.first_tile));
+                   FillDevice(kAuditBlocksPerMultiprocessor, tables.end_held - tables.first_held));
   return Launch("the launch of AuditKernel", AuditKernel, blocks, kAuditThreads, stream, tables);
 }
 

@@ -7,10 +7,12 @@
 
 namespace wstore::cuda {
 
-// Bytes of one tile of a tensor: `begin` may lie at any multiple of the element's width.
+// Bytes of one tile of a tensor: `begin` may lie at any multiple of the element's width. Those that
+// are there: from `first`, a multiple of sixteen, to `end`.
 struct TileBytes {
   const uint8_t* begin;
-  uint32_t size;
+  uint32_t first;
+  uint32_t end;
 };
 
 __device__ __forceinline__ uint4 LoadStreaming(const uint8_t* at) {
@@ -38,22 +40,23 @@ __device__ __forceinline__ uint4 Realign(const uint4& low, const uint4& high, ui
 }
 
 // Sixteen bytes one by one, those past the end as zero.
-__device__ __noinline__ inline uint4 LoadEnd(const uint8_t* begin, uint32_t size, uint32_t at) {
+__device__ __noinline__ inline uint4 LoadEnd(const uint8_t* begin, uint32_t end, uint32_t at) {
   uint32_t words[4] = {0, 0, 0, 0};
 #pragma unroll
   for (uint32_t i = 0; i < 16; ++i) {
-    if (at + i < size) words[i / 4] |= uint32_t{begin[at + i]} << (i % 4 * 8);
+    if (at + i < end) words[i / 4] |= uint32_t{begin[at + i]} << (i % 4 * 8);
   }
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// The sixteen bytes of the tile from `at` on, zero past its end. It reads nothing beside the tile.
+// The sixteen bytes of the tile from `at` on, zero for those that are not there. It reads nothing
+// else.
 __device__ __forceinline__ uint4 LoadSixteen(const TileBytes& tile, uint32_t at) {
   const uint8_t* const from = tile.begin + at;
   const uint32_t shift = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(tile.begin)) % 16;
-  if (shift == 0 && at + 16 <= tile.size) return LoadStreaming(from);
-  if (at >= tile.size) return make_uint4(0, 0, 0, 0);
-  if (at == 0 || at + 32 > tile.size) return LoadEnd(tile.begin, tile.size, at);
+  if (at < tile.first || at >= tile.end) return make_uint4(0, 0, 0, 0);
+  if (shift == 0 && at + 16 <= tile.end) return LoadStreaming(from);
+  if (at == tile.first || at + 32 > tile.end) return LoadEnd(tile.begin, tile.end, at);
   const uint4* const aligned = reinterpret_cast<const uint4*>(from - shift);
   return Realign(aligned[0], aligned[1], shift);
 }

@@ -17,11 +17,15 @@ inline constexpr uint32_t kChunkAlignment = 1024;
 inline constexpr uint32_t kPieceBytes = 64 << 10;
 inline constexpr uint32_t kLeafBytes = 4096;
 
-// One tensor, at one address on each side.
+// One tensor, at one address on each side: of its first element, or where that would be if only
+// later ones are held.
 struct TensorEntry {
   const uint8_t* old_data;
   const uint8_t* new_data;  // null where only one side is summed
-  uint64_t elements;
+  uint64_t elements;        // of all of it
+  // Elements that are there, from a multiple of kBlockElementCount on. Nothing else is read.
+  uint64_t held_first;
+  uint64_t held_end;
   uint64_t first_tile;  // its number in the whole checkpoint
   // Philox key and upper half of the counter: TensorFingerprinter::philox_key.
   uint64_t philox_key;
@@ -39,7 +43,8 @@ struct TensorSumsEntry {
   unsigned long long is_touched;  // or 0: nothing changes
 };
 
-// The encoded changes of one tile, by number of the tile in the whole checkpoint.
+// The encoded changes of one tile, by number of the tile in the whole checkpoint. All zero where no
+// element of the tile is held.
 struct TileRecord {
   uint64_t slab_at;
   uint32_t bytes;    // canonical; 0: nothing changes
@@ -98,6 +103,7 @@ struct Counters {
 struct DiffTables {
   const TensorEntry* tensors;
   const uint32_t* tile_tensors;           // by tile of the checkpoint: which entry of `tensors`
+  const uint32_t* held_tiles;             // numbers of those held at least in part; null: all are
   const unsigned long long* multipliers;  // B of the fingerprint: 128 of lane 0, 128 of lane 1
   TileRecord* tiles;
   TensorSumsEntry* sums;  // by entry of `tensors`
@@ -116,6 +122,8 @@ struct DiffTables {
   uint64_t arena_bytes;
   uint64_t first_tile;  // of this part
   uint64_t end_tile;
+  uint64_t first_held;  // of this part, in held_tiles; without that, its first tile
+  uint64_t end_held;
   uint64_t transaction;
   uint64_t chunk_target_bytes;
   uint32_t first_span;  // of this part
@@ -127,25 +135,6 @@ struct DiffTables {
   uint32_t sums_touched;  // not only the new side
   uint32_t tile_runs;     // TileRuns
 };
-
-// Part `part` of `parts` of a whole pass. Some are empty where there are fewer spans.
-// whole.before: for each part, and the first, all zero.
-constexpr DiffTables PartOf(const DiffTables& whole, uint32_t part, uint32_t parts) {
-  const auto span_at = [&](uint64_t i) {
-    return static_cast<uint32_t>(whole.span_count * i / parts);
-  };
-  const auto tile_at = [&](uint64_t span) {
-    const uint64_t tile = span * kSpanTileCount;
-    return tile < whole.end_tile ? tile : whole.end_tile;
-  };
-  DiffTables tables = whole;
-  tables.before += part;
-  tables.first_span = span_at(part);
-  tables.span_count = span_at(part + 1) - tables.first_span;
-  tables.first_tile = tile_at(tables.first_span);
-  tables.end_tile = tile_at(tables.first_span + tables.span_count);
-  return tables;
-}
 
 // Thread blocks of the differ take kTileRun tiles at a time, so that the sums of small tensors are
 // closed less often; and one by one near the end, so that no block is late. The number of runs.
@@ -159,10 +148,11 @@ constexpr uint32_t TileRuns(uint64_t tile_count, uint64_t blocks) {
 struct AuditTables {
   const TensorEntry* tensors;
   const uint32_t* tile_tensors;
+  const uint32_t* held_tiles;  // null: all
   const unsigned long long* multipliers;
   TensorSumsEntry* sums;
-  uint64_t first_tile;  // those to be summed
-  uint64_t end_tile;
+  uint64_t first_held;  // those to be summed, in held_tiles; without that, tiles
+  uint64_t end_held;
 };
 
 }  // namespace wstore::cuda

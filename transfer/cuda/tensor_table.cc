@@ -30,11 +30,14 @@ bool IsReachable(const void* address) {
 }  // namespace
 
 absl::StatusOr<TensorTable> TensorTable::Create(const Manifest& manifest, const FingerprintKey& key,
+                                                absl::Span<const TensorShare> share,
                                                 CudaStream stream, CudaMemory* memory) {
   if (memory == nullptr) return absl::InvalidArgumentError("a CudaMemory is needed");
-  TensorTable table(manifest, MakeHostTables(manifest, key), stream);
+  ASSIGN_OR_RETURN(const std::vector<ElementRange> held, HeldRanges(manifest, share));
+  TensorTable table(manifest, MakeHostTables(manifest, key, held), stream);
   ASSIGN_OR_RETURN(table.device_tensors_, Upload(table.host_.tensors, memory, stream));
   ASSIGN_OR_RETURN(table.tile_tensors_, Upload(table.host_.tile_tensors, memory, stream));
+  ASSIGN_OR_RETURN(table.held_tiles_, Upload(table.host_.held_tiles, memory, stream));
   ASSIGN_OR_RETURN(table.multipliers_, Upload(table.host_.multipliers, memory, stream));
   RETURN_IF_ERROR(Synchronize(stream));
   return table;
@@ -49,7 +52,10 @@ absl::Status TensorTable::CheckSide(absl::Span<const void* const> side, const ch
   for (const TensorEntry& entry : host_.tensors) {
     const auto address = reinterpret_cast<uintptr_t>(side[entry.index]);
     std::string fault;
-    if (address == 0) {
+    if (entry.held_first == entry.held_end) {
+      if (address == 0) continue;
+      fault = "has one, though nothing of it is held";
+    } else if (address == 0) {
       fault = "has none";
     } else if (address % entry.element_bytes != 0) {
       fault = absl::StrCat("is at ", absl::Hex(address), ", not a multiple of its elements' ",
@@ -74,8 +80,8 @@ absl::Status TensorTable::SetAddresses(absl::Span<const void* const> old_side,
                  new_side.size() == manifest_->size();
   for (size_t i = 0; is_same && i < host_.tensors.size(); ++i) {
     const TensorEntry& entry = host_.tensors[i];
-    is_same = entry.new_data == new_side[entry.index] &&
-              (old_side.empty() || entry.old_data == old_side[entry.index]);
+    is_same = entry.new_data == BeginOfTensor(entry, new_side[entry.index]) &&
+              (old_side.empty() || entry.old_data == BeginOfTensor(entry, old_side[entry.index]));
   }
   if (is_same) return absl::OkStatus();
   if (!old_side.empty() || manifest_->size() == 0) {
@@ -84,8 +90,8 @@ absl::Status TensorTable::SetAddresses(absl::Span<const void* const> old_side,
   RETURN_IF_ERROR(CheckSide(new_side, "weights"));
   std::vector<TensorEntry> entries = host_.tensors;
   for (TensorEntry& entry : entries) {
-    if (!old_side.empty()) entry.old_data = static_cast<const uint8_t*>(old_side[entry.index]);
-    entry.new_data = static_cast<const uint8_t*>(new_side[entry.index]);
+    if (!old_side.empty()) entry.old_data = BeginOfTensor(entry, old_side[entry.index]);
+    entry.new_data = BeginOfTensor(entry, new_side[entry.index]);
   }
   RETURN_IF_ERROR(CopyAsync(entries.data(), device_tensors_.get(), entries.size(), stream_));
   RETURN_IF_ERROR(Synchronize(stream_));

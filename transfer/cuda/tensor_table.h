@@ -19,7 +19,8 @@ class TensorTable {
  public:
   // Synchronizes the stream.
   static absl::StatusOr<TensorTable> Create(const Manifest& manifest, const FingerprintKey& key,
-                                            CudaStream stream, CudaMemory* memory);
+                                            absl::Span<const TensorShare> share, CudaStream stream,
+                                            CudaMemory* memory);
 
   // Sets the addresses: by tensor of the manifest; `old_side` may be empty. Those that are set
   // already cost nothing; for others the stream is synchronized.
@@ -29,8 +30,11 @@ class TensorTable {
 
   const TensorEntry* tensors() const { return device_tensors_.get(); }
   const uint32_t* tile_tensors() const { return tile_tensors_.get(); }
+  // Null: all are.
+  const uint32_t* held_tiles() const { return host_.holds_all ? nullptr : held_tiles_.get(); }
   const unsigned long long* multipliers() const { return multipliers_.get(); }
 
+  const HostTables& host() const { return host_; }
   uint64_t size() const { return host_.tensors.size(); }
   // Of an entry, in the manifest.
   TensorIndex index(uint64_t entry) const { return host_.tensors[entry].index; }
@@ -45,6 +49,7 @@ class TensorTable {
   CudaStream stream_;
   DeviceBuffer<TensorEntry> device_tensors_;
   DeviceBuffer<uint32_t> tile_tensors_;
+  DeviceBuffer<uint32_t> held_tiles_;
   DeviceBuffer<unsigned long long> multipliers_;
 };
 

@@ -8,6 +8,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/random.h"
 #include "tests/unit/codec/weights.h"
+#include "wstore/share.h"
 
 namespace wstore {
 namespace {
@@ -198,6 +199,27 @@ TEST_CASE("A29 a manifest of 100,000 tensors is made and searched in seconds") {
   REQUIRE(manifest.NearMatches("model.layers.55.mlp.expert.77.down_projection.weight", 1) ==
           Names{"model.layers.55.mlp.experts.77.down_proj.weight"});
   REQUIRE(testing::CpuSeconds() - start < 20);
+}
+
+TEST_CASE("a share has of each tensor one range between blocks, and all faults are listed") {
+  const Manifest manifest = ManifestOf(
+      {{"a", Dtype::kBF16, {1000}}, {"b", Dtype::kBF16, {512}}, {"c", Dtype::kBF16, {0}}});
+  using Ranges = std::vector<ElementRange>;
+  const auto all = HeldRanges(manifest, {});
+  REQUIRE_OK(all);
+  REQUIRE(*all == Ranges{{0, 1000}, {0, 512}, {0, 0}});
+  const auto some = HeldRanges(manifest, Share{{1, {256, 512}}, {0, {768, 1000}}});
+  REQUIRE_OK(some);
+  REQUIRE(*some == Ranges{{768, 1000}, {256, 512}, {0, 0}});
+  REQUIRE_OK(HeldRanges(manifest, Share{{0, {1000, 1000}}, {1, {0, 0}}, {2, {0, 0}}}));
+  const absl::Status refused =
+      HeldRanges(manifest, Share{{0, {0, 999}}, {1, {256, 768}}, {1, {0, 256}}, {3, {0, 0}}})
+          .status();
+  constexpr auto kCode = absl::StatusCode::kInvalidArgument;
+  REQUIRE_ERROR(refused, kCode, "elements 0 to 999 of 'a', which has 1000; ");
+  REQUIRE_ERROR(refused, kCode, "elements 256 to 768 of 'b', which has 512; 'b' twice; ");
+  REQUIRE_ERROR(refused, kCode, "tensor 3, of 3");
+  REQUIRE_ERROR(HeldRanges(manifest, Share{{0, {512, 256}}}), kCode, "elements 512 to 256");
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "tests/unit/codec/weights.h"
 #include "wstore/chunk.h"
 #include "wstore/fingerprint.h"
+#include "wstore/share.h"
 
 namespace wstore::testing {
 
@@ -50,6 +51,19 @@ struct TwoSides {
     for (TensorIndex i = 0; i < manifest.size(); ++i) {
       Change(i, patterns[i % patterns.size()], random);
     }
+  }
+
+  // The same, with changes only to elements that are held: what a contributor knows of it.
+  TwoSides Within(const std::vector<ElementRange>& held) const {
+    TwoSides within = *this;
+    for (TensorIndex i = 0; i < manifest.size(); ++i) {
+      const uint32_t width = manifest.tensor(i).element_bytes;
+      const std::vector<uint8_t>& old = before.tensors[i];
+      std::vector<uint8_t>& now = within.after.tensors[i];
+      std::copy(old.begin(), old.begin() + held[i].first * width, now.begin());
+      std::copy(old.begin() + held[i].end * width, old.end(), now.begin() + held[i].end * width);
+    }
+    return within;
   }
 
  private:
@@ -111,10 +125,57 @@ inline ReferenceDiff DiffOnHost(const TwoSides& sides, TransactionNumber transac
   return reference;
 }
 
+inline std::vector<ElementRange> AllOf(const Manifest& manifest) {
+  return *HeldRanges(manifest, {});
+}
+
+// The bytes of a tensor that are held.
+inline absl::Span<const uint8_t> HeldBytes(const Manifest& manifest, const Weights& weights,
+                                           TensorIndex tensor, const ElementRange& held) {
+  const uint32_t width = manifest.tensor(tensor).element_bytes;
+  return absl::MakeConstSpan(weights.tensors[tensor])
+      .subspan(held.first * width, held.size() * width);
+}
+
 inline Fingerprint SumOnHost(const Manifest& manifest, const FingerprintKey& key,
-                             const Weights& weights, TensorIndex tensor) {
+                             const Weights& weights, TensorIndex tensor, const ElementRange& held) {
   return TensorFingerprinter(key, manifest.tensor(tensor).spec.name)
-      .Sum(0, weights.tensors[tensor]);
+      .Sum(held.first * manifest.tensor(tensor).element_bytes,
+           HeldBytes(manifest, weights, tensor, held));
+}
+
+// Splits every tensor among contributors at random bounds, some of them within tiles.
+inline std::vector<Share> RandomShares(const Manifest& manifest, size_t contributors,
+                                       std::mt19937_64& random) {
+  std::vector<Share> shares(contributors);
+  for (TensorIndex i = 0; i < manifest.size(); ++i) {
+    const uint64_t elements = manifest.tensor(i).elements;
+    std::vector<uint64_t> bounds = {0, elements};
+    for (size_t k = 1; k < contributors; ++k) {
+      const uint64_t blocks = elements / kShareElements;
+      const uint64_t bound = random() % (blocks + 1) * kShareElements;
+      bounds.push_back(random() % 4 == 0 ? bound / kTileElements * kTileElements : bound);
+    }
+    std::sort(bounds.begin(), bounds.end());
+    const size_t first = random();
+    for (size_t k = 0; k < contributors; ++k) {
+      shares[(first + k) % contributors].push_back({i, {bounds[k], bounds[k + 1]}});
+    }
+  }
+  for (Share& share : shares) std::shuffle(share.begin(), share.end(), random);
+  return shares;
+}
+
+// Tensors whose shares may end within tiles, in all widths.
+inline std::vector<TensorSpec> ShareTensors() {
+  std::vector<TensorSpec> specs;
+  for (const uint32_t width : {1, 2, 4, 8}) {
+    for (const uint64_t elements : {0, 5, 256, 1000, 65536, 2 * 65536 + 300, 5 * 65536}) {
+      specs.push_back(
+          {absl::StrCat("w", width, ".", 1000000 + elements), DtypeOfBytes(width), {elements}});
+    }
+  }
+  return specs;
 }
 
 // The sums over the changed elements of each tensor that has some.

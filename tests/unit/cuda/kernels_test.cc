@@ -23,6 +23,8 @@ constexpr TransactionNumber kTransaction{0x1122334455667788};
 constexpr uint16_t kContributor = 3;
 constexpr uint32_t kBlocks = 3;  // of the differ
 constexpr uint32_t kMostParts = 8;
+// Around what is held of the old side, and of the new one.
+constexpr uint8_t kGuards[2] = {0x5a, 0xc3};
 
 // Memory that starts with what no kernel should rely on.
 template <typename T>
@@ -34,6 +36,7 @@ std::unique_ptr<T[]> Garbage(uint64_t count, uint8_t byte) {
 
 // A pass with its tables in host memory.
 struct EmulatedPass {
+  std::vector<ElementRange> held;
   cuda::HostTables host;
   cuda::DiffTables tables{};
   cuda::Counters counters{};
@@ -47,19 +50,29 @@ struct EmulatedPass {
   std::unique_ptr<unsigned long long[]> block_sums;
   std::unique_ptr<cuda::LeafJob[]> leaves;
   std::unique_ptr<uint32_t[]> leaf_digests, tile_digests;
-  std::vector<std::vector<uint8_t>> moved;  // sides at addresses of the test's choice
+  // Sides at addresses of the test's choice, old and new ones in turn.
+  std::vector<std::vector<uint8_t>> moved;
 
   // shift: elements by which both sides are off an aligned address, the new one twice.
   EmulatedPass(const TwoSides& sides, const FingerprintKey& key, uint64_t patch_bytes,
                uint32_t shift)
-      : host(cuda::MakeHostTables(sides.manifest, key)) {
+      : EmulatedPass(sides, AllOf(sides.manifest), key, patch_bytes, shift) {}
+  EmulatedPass(const TwoSides& sides, std::vector<ElementRange> ranges, const FingerprintKey& key,
+               uint64_t patch_bytes, uint32_t shift)
+      : held(std::move(ranges)), host(cuda::MakeHostTables(sides.manifest, key, held)) {
     for (cuda::TensorEntry& entry : host.tensors) {
-      entry.old_data = Place(sides.before.tensors[entry.index], shift * entry.element_bytes);
-      entry.new_data = Place(sides.after.tensors[entry.index], 2 * shift * entry.element_bytes);
+      const ElementRange& range = held[entry.index];
+      const auto begin = [&](const Weights& weights, uint32_t off) {
+        return cuda::BeginOfTensor(entry,
+                                   Place(HeldBytes(sides.manifest, weights, entry.index, range),
+                                         off * entry.element_bytes));
+      };
+      entry.old_data = begin(sides.before, shift);
+      entry.new_data = begin(sides.after, 2 * shift);
     }
     const cuda::TableSizes sizes = cuda::SizesFor(sides.manifest, patch_bytes, true);
     const uint64_t tile_count = sides.manifest.tiles();
-    tiles = Garbage<cuda::TileRecord>(tile_count, 0xee);
+    tiles = Garbage<cuda::TileRecord>(tile_count, host.holds_all ? 0xee : 0);
     sums.resize(host.tensors.size());
     slab = Garbage<__uint128_t>(sizes.slab_bytes / 16, 0xee);
     arena = Garbage<__uint128_t>(sizes.arena_bytes / 16, 0xee);
@@ -72,6 +85,7 @@ struct EmulatedPass {
     tile_digests = Garbage<uint32_t>(8 * tile_count, 0xee);
     tables = {host.tensors.data(),
               host.tile_tensors.data(),
+              host.holds_all ? nullptr : host.held_tiles.data(),
               host.multipliers.data(),
               tiles.get(),
               sums.data(),
@@ -90,6 +104,8 @@ struct EmulatedPass {
               sizes.arena_bytes,
               0,
               tile_count,
+              0,
+              host.held_count(),
               kTransaction.value(),
               kChunkTargetBytes,
               0,
@@ -102,29 +118,37 @@ struct EmulatedPass {
               0};
   }
 
-  const uint8_t* Place(const std::vector<uint8_t>& bytes, uint32_t shift) {
-    std::vector<uint8_t>& copy = moved.emplace_back(bytes.size() + 48);
-    uint8_t* const start =
-        copy.data() + (16 - reinterpret_cast<uintptr_t>(copy.data()) % 16) + shift % 16;
+  const uint8_t* Place(absl::Span<const uint8_t> bytes, uint32_t shift) {
+    const uint8_t guard = kGuards[moved.size() % 2];
+    std::vector<uint8_t>& copy = moved.emplace_back(bytes.size() + 48, guard);
+    uint8_t* const start = StartOf(copy) + shift % 16;
     std::copy(bytes.begin(), bytes.end(), start);
     return start;
+  }
+  static uint8_t* StartOf(std::vector<uint8_t>& copy) {
+    return copy.data() + (16 - reinterpret_cast<uintptr_t>(copy.data()) % 16);
+  }
+
+  cuda::DiffTables Part(uint32_t part, uint32_t parts) const {
+    return cuda::PartOf(tables, host, part, parts);
   }
 
   // ahead: so many parts are compared before chunks are made of the first.
   void Run(uint32_t parts = 1, uint32_t ahead = 1) {
-    for (uint32_t part = 0; part < ahead; ++part) Compare(cuda::PartOf(tables, part, parts));
+    for (uint32_t part = 0; part < ahead; ++part) Compare(Part(part, parts));
     for (uint32_t part = 0; part < parts; ++part) {
-      if (part >= ahead) Compare(cuda::PartOf(tables, part, parts));
-      Seal(cuda::PartOf(tables, part, parts));
+      if (part >= ahead) Compare(Part(part, parts));
+      Seal(Part(part, parts));
       marks[part + 1] = counters;
     }
   }
 
   void Compare(cuda::DiffTables part) {
     counters.next_tile = 0;
-    part.tile_runs = cuda::TileRuns(part.end_tile - part.first_tile, kBlocks);
+    part.tile_runs = cuda::TileRuns(part.end_held - part.first_held, kBlocks);
     emulation::Launch(kBlocks, cuda::kDiffThreads, [&part] {
-      part.sums_touched != 0 ? cuda::DiffKernel<true>(part) : cuda::DiffKernel<false>(part);
+      part.held_tiles == nullptr ? cuda::DiffKernel<true, false>(part)
+                                 : cuda::DiffKernel<true, true>(part);
     });
   }
   static void Seal(const cuda::DiffTables& part) {
@@ -137,7 +161,8 @@ struct EmulatedPass {
   }
 };
 
-void RequireSame(const TwoSides& sides, const EmulatedPass& pass, const FingerprintKey& key) {
+void RequireSame(const TwoSides& whole, const EmulatedPass& pass, const FingerprintKey& key) {
+  const TwoSides sides = whole.Within(pass.held);
   const ReferenceDiff reference = DiffOnHost(sides, kTransaction, kContributor);
   REQUIRE(pass.counters.changed == reference.changed);
   REQUIRE(pass.counters.changed_tiles == reference.tile_digests.size());
@@ -164,8 +189,9 @@ void RequireSame(const TwoSides& sides, const EmulatedPass& pass, const Fingerpr
   for (size_t i = 0; i < pass.sums.size(); ++i) {
     const TensorIndex tensor = pass.host.tensors[i].index;
     INFO(sides.manifest.tensor(tensor).spec.name);
-    const Fingerprint before = SumOnHost(sides.manifest, key, sides.before, tensor);
-    const Fingerprint after = SumOnHost(sides.manifest, key, sides.after, tensor);
+    const ElementRange& held = pass.held[tensor];
+    const Fingerprint before = SumOnHost(sides.manifest, key, sides.before, tensor, held);
+    const Fingerprint after = SumOnHost(sides.manifest, key, sides.after, tensor, held);
     const cuda::TensorSumsEntry& sums = pass.sums[i];
     const auto found = touched.find(tensor);
     const TouchedSums expected = found == touched.end() ? TouchedSums() : found->second;
@@ -179,23 +205,36 @@ void RequireSame(const TwoSides& sides, const EmulatedPass& pass, const Fingerpr
   }
 }
 
-// The old side, moved by the pass's own changes, is the new one; and an audit of it says so.
+// The old side, moved by the pass's own changes, is the new one, and nothing beside it was written;
+// and an audit of it says so.
 void RequireMoved(const TwoSides& sides, const EmulatedPass& pass, const FingerprintKey& key) {
   emulation::Launch(2, cuda::kApplyThreads, [&pass] { cuda::MoveKernel(pass.tables); });
   std::vector<cuda::TensorEntry> entries = pass.host.tensors;
   for (cuda::TensorEntry& entry : entries) {
-    const std::vector<uint8_t>& wanted = sides.after.tensors[entry.index];
+    const ElementRange& held = pass.held[entry.index];
+    const auto wanted = HeldBytes(sides.manifest, sides.after, entry.index, held);
     INFO(sides.manifest.tensor(entry.index).spec.name);
-    REQUIRE(std::memcmp(entry.old_data, wanted.data(), wanted.size()) == 0);
+    const uint8_t* const start = entry.old_data + held.first * entry.element_bytes;
+    REQUIRE((absl::MakeConstSpan(start, wanted.size()) == wanted));
+    const std::vector<uint8_t>& copy = pass.moved[2 * (&entry - entries.data())];
+    const auto is_guard = [](uint8_t byte) { return byte == kGuards[0]; };
+    REQUIRE(std::all_of(copy.data(), start, is_guard));
+    REQUIRE(std::all_of(start + wanted.size(), copy.data() + copy.size(), is_guard));
     entry.new_data = entry.old_data;
   }
   std::vector<cuda::TensorSumsEntry> sums(entries.size());
-  const cuda::AuditTables audit{
-      entries.data(),      pass.tables.tile_tensors, pass.tables.multipliers, sums.data(), 0,
-      pass.tables.end_tile};
+  const cuda::AuditTables audit{entries.data(),
+                                pass.tables.tile_tensors,
+                                pass.tables.held_tiles,
+                                pass.tables.multipliers,
+                                sums.data(),
+                                0,
+                                pass.tables.end_held};
   emulation::Launch(3, cuda::kAuditThreads, [&audit] { cuda::AuditKernel(audit); });
   for (size_t i = 0; i < sums.size(); ++i) {
-    const Fingerprint expected = SumOnHost(sides.manifest, key, sides.after, entries[i].index);
+    const TensorIndex tensor = entries[i].index;
+    const Fingerprint expected =
+        SumOnHost(sides.manifest, key, sides.after, tensor, pass.held[tensor]);
     REQUIRE(sums[i].after[0] == expected.lanes[0]);
     REQUIRE(sums[i].after[1] == expected.lanes[1]);
   }
@@ -262,7 +301,7 @@ TEST_CASE("the device's differ finds in parts what it finds in one") {
     RequireSame(sides, pass, key);
     // Each part's chunks are listed, and lie, behind those of the one before.
     for (uint32_t part = 0; part < parts; ++part) {
-      const cuda::DiffTables tables = cuda::PartOf(pass.tables, part, parts);
+      const cuda::DiffTables tables = pass.Part(part, parts);
       for (uint32_t i = pass.marks[part].chunks; i < pass.marks[part + 1].chunks; ++i) {
         REQUIRE(pass.chunks[i].span >= tables.first_span);
         REQUIRE(pass.chunks[i].span < tables.first_span + tables.span_count);
@@ -278,6 +317,106 @@ TEST_CASE("the device's differ finds in parts what it finds in one") {
   REQUIRE(less.counters.slab_used == needed);
   REQUIRE(less.marks[1].chunks > 0);
   REQUIRE(less.marks[2].chunks == less.marks[1].chunks);
+}
+
+// What passes have found, one contributor each.
+class FoundChunks final : public PatchSource {
+ public:
+  explicit FoundChunks(const Manifest& manifest) : manifest_(manifest) {}
+  void Take(const EmulatedPass& pass) {
+    for (uint32_t i = 0; i < pass.counters.chunks; ++i) {
+      const cuda::ChunkRecord& chunk = pass.chunks[i];
+      chunks_[{kContributor, chunk.span, static_cast<uint16_t>(chunk.part)}].assign(
+          reinterpret_cast<const char*>(pass.tables.arena + chunk.arena_at), chunk.size);
+    }
+  }
+  absl::Status ReadSpan(uint32_t span,
+                        const std::function<absl::Status(const ChunkView&)>& visit) const override {
+    for (const auto& [key, bytes] : chunks_) {
+      if (key.span != span) continue;
+      const absl::StatusOr<ChunkView> view = ChunkView::Parse(bytes, manifest_);
+      REQUIRE_OK(view);
+      REQUIRE_OK(visit(*view));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const Manifest& manifest_;
+  std::map<ChunkKey, std::string> chunks_;
+};
+
+TEST_CASE("the device's differ finds in a share what the host finds there, and in all the whole") {
+  std::mt19937_64 random(TestSeed("shares"));
+  const FingerprintKey key = RandomKey(random);
+  for (const uint32_t shift : {0, 1}) {
+    std::vector<ChangePattern> patterns = AllDensities();
+    std::shuffle(patterns.begin(), patterns.end(), random);
+    const TwoSides sides(ShareTensors(), patterns, random);
+    const size_t contributors = 2 + shift;
+    std::vector<std::unique_ptr<FoundChunks>> found;
+    std::vector<const PatchSource*> sources;
+    for (const Share& share : RandomShares(sides.manifest, contributors, random)) {
+      const absl::StatusOr<std::vector<ElementRange>> held = HeldRanges(sides.manifest, share);
+      REQUIRE_OK(held);
+      EmulatedPass pass(sides, *held, key,
+                        sides.manifest.size_bytes() + 16 * sides.manifest.tiles(), shift);
+      REQUIRE_FALSE(pass.host.holds_all);
+      pass.Run();
+      RequireSame(sides, pass, key);
+      RequireMoved(sides, pass, key);
+      found.push_back(std::make_unique<FoundChunks>(sides.manifest));
+      found.back()->Take(pass);
+      sources.push_back(found.back().get());
+    }
+    const std::unique_ptr<PatchSource> joined = MakeComposed(sides.manifest, sources);
+    const Digest expected = DiffOnHost(sides, kTransaction, kContributor).digest;
+    REQUIRE(ToHex(DigestOf(sides.manifest, *joined)) == ToHex(expected));
+  }
+}
+
+TEST_CASE("the device's differ cuts a share into parts of about as many tiles") {
+  std::mt19937_64 random(TestSeed("parts of shares"));
+  const FingerprintKey key = RandomKey(random);
+  // Four spans of small tensors, of which the share has the second and the last.
+  std::vector<TensorSpec> specs;
+  for (uint32_t i = 0; i < 4 * kSpanTiles; ++i) {
+    specs.push_back({absl::StrCat(10000 + i), Dtype::kBF16, {3}});
+  }
+  const TwoSides sides(specs, {{1}, {0.4}}, random);
+  Share share;
+  for (TensorIndex i = 1 * kSpanTiles; i < 2 * kSpanTiles; ++i) share.push_back({i, {0, 3}});
+  for (TensorIndex i = 3 * kSpanTiles; i < 4 * kSpanTiles; ++i) share.push_back({i, {0, 3}});
+  const std::vector<ElementRange> held = *HeldRanges(sides.manifest, share);
+  for (const uint32_t parts : {1u, 2u, kMostParts}) {
+    INFO(parts << " parts");
+    EmulatedPass pass(sides, held, key, sides.manifest.size_bytes() + 16 * sides.manifest.tiles(),
+                      0);
+    uint64_t end_tile = 0;
+    for (uint32_t part = 0; part < parts; ++part) {
+      const cuda::DiffTables tables = pass.Part(part, parts);
+      REQUIRE(tables.first_tile == end_tile);
+      REQUIRE(tables.first_span * kSpanTiles == end_tile);
+      REQUIRE(tables.end_held - tables.first_held <= 1024 / std::min(parts, 2u));
+      end_tile = tables.end_tile;
+    }
+    REQUIRE(end_tile == sides.manifest.tiles());
+    if (parts != 2) continue;
+    pass.Run(parts, 1);
+    RequireSame(sides, pass, key);
+    RequireMoved(sides, pass, key);
+  }
+}
+
+TEST_CASE("the device's differ finds nothing where nothing is held") {
+  std::mt19937_64 random(TestSeed("nothing held"));
+  const FingerprintKey key = RandomKey(random);
+  const TwoSides sides({{"t", Dtype::kBF16, {kTileElements}}}, {{1}}, random);
+  EmulatedPass pass(sides, *HeldRanges(sides.manifest, {{{0, {256, 256}}}}), key, 1 << 20, 0);
+  REQUIRE(pass.host.held_count() == 0);
+  pass.Run(4, 2);
+  RequireSame(sides, pass, key);
+  REQUIRE(pass.counters.changed == 0);
 }
 
 TEST_CASE("the device's differ says how much room it would have needed, and writes no further") {

@@ -40,6 +40,7 @@
 #include "wstore/fingerprint.h"
 #include "wstore/manifest.h"
 #include "wstore/patch_source.h"
+#include "wstore/share.h"
 #include "wstore/types.h"
 
 namespace wstore {
@@ -58,6 +59,9 @@ struct CudaDifferOptions {
   bool with_touched_sums = true;
   // How many parts a pass is done in, 1 to kMaxDiffParts. Each but the first costs launches.
   uint32_t parts = 1;
+  // What is compared. Chunks, digest and sums are those of a contributor that has just these
+  // elements, also where it has a tile in part.
+  Share share;
 };
 
 inline constexpr uint32_t kMaxDiffParts = 8;
@@ -80,8 +84,8 @@ struct CudaDiff {
   std::vector<CudaChunk> chunks;  // of all parts, by key
   uint64_t changed = 0;           // elements
   std::optional<Digest> digest;   // of the patch set, if asked for
-  // By tensor of the manifest: the whole of it, in the shadow (if touched sums were asked for) and
-  // in the weights.
+  // By tensor of the manifest: all of it that is in the share, in the shadow (if touched sums were
+  // asked for) and in the weights.
   std::vector<TouchedSums> sums;
   // If asked for: of each tensor with changes, ascending, the sums over the changed elements alone.
   // They are what a contributor declares (UpdateSummary::declared); those of contributors of
@@ -93,16 +97,18 @@ struct CudaDiff {
 class CudaDiffer {
  public:
   // Keeps `manifest`, which must outlive it. Synchronizes the stream.
-  //   kInvalidArgument: no memory resource, or other than 1 to kMaxDiffParts parts
+  //   kInvalidArgument: no memory resource, other than 1 to kMaxDiffParts parts, or a share that is
+  //     none (HeldRanges)
   static absl::StatusOr<std::unique_ptr<CudaDiffer>> Create(const Manifest& manifest,
                                                             const FingerprintKey& key,
                                                             const CudaDifferOptions& options);
   virtual ~CudaDiffer() = default;
 
   // Puts the comparison of the first half of the parts (of one: of all) on the stream and returns.
-  // A pass that was not finished is given up. shadow, weights: an address for each tensor of the
-  // manifest, at a multiple of the element's width (null where a tensor has no elements); the
-  // memory must stay, and the weights unchanged, until the pass is done, or what is on the stream.
+  // A pass that was not finished is given up. shadow, weights: for each tensor of the manifest the
+  // address of its first element in the share, at a multiple of the element's width (null where
+  // there is none); the memory must stay, and the weights unchanged, until the pass is done, or
+  // what is on the stream.
   // Addresses other than the last ones are checked and sent to the device first, which waits for
   // earlier passes.
   //   kInvalidArgument: other than one address a tensor, null or misaligned ones, or ones that the
@@ -144,12 +150,13 @@ class CudaDiffer {
   virtual absl::Status MoveShadow() = 0;
 };
 
-// Sums whole tensors. Not thread-safe; a stream and a memory resource as above.
+// Sums whole tensors, or what a share has of them. Not thread-safe; a stream and a memory resource
+// as above.
 class CudaAuditor {
  public:
-  static absl::StatusOr<std::unique_ptr<CudaAuditor>> Create(const Manifest& manifest,
-                                                             const FingerprintKey& key,
-                                                             CudaStream stream, CudaMemory* memory);
+  static absl::StatusOr<std::unique_ptr<CudaAuditor>> Create(
+      const Manifest& manifest, const FingerprintKey& key, CudaStream stream, CudaMemory* memory,
+      absl::Span<const TensorShare> share = {});
   virtual ~CudaAuditor() = default;
 
   // As CudaDiffer::Start, for one side and all of it.
