@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -17,6 +18,7 @@ struct DenseContext {
   std::shared_ptr<const Manifest> manifest;
   v1::VersionName version;
   Deadline deadline;
+  std::vector<ElementRange> held;
 };
 
 // Tiles in ascending order come from one stream; others, and what a broken stream has not brought,
@@ -69,6 +71,7 @@ class ServedTiles final : public SpanTiles {
     *request.mutable_version() = context_.version;
     for (const TilePlace place : places_) {
       if (place < first) continue;
+      if (!context_.held.empty() && !context_.held[place.tensor].has_tile(place.tile)) continue;
       const uint64_t width = context_.manifest->tensor(place.tensor).element_bytes;
       const int last = request.ranges_size() - 1;
       if (last < 0 || request.ranges(last).tensor() != place.tensor) {
@@ -126,9 +129,11 @@ class ServedDense final : public DenseSource {
 
 std::unique_ptr<DenseSource> MakeServedDense(const Connection& connection,
                                              std::shared_ptr<const Manifest> manifest,
-                                             const VersionInfo& version, Deadline deadline) {
-  return std::make_unique<ServedDense>(DenseContext{
-      connection, std::move(manifest), ToProto(version.version, version.chain_digest), deadline});
+                                             const VersionInfo& version, Deadline deadline,
+                                             std::vector<ElementRange> held) {
+  return std::make_unique<ServedDense>(DenseContext{connection, std::move(manifest),
+                                                    ToProto(version.version, version.chain_digest),
+                                                    deadline, std::move(held)});
 }
 
 }  // namespace wstore::client

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "store/client/connection.h"
 #include "store/client/encoded_set.h"
 #include "wstore/served.h"
+#include "wstore/share.h"
 
 namespace wstore::client {
 
@@ -31,9 +33,11 @@ struct ServedManifest {
 };
 absl::StatusOr<ServedManifest> ReadManifest(const Connection& connection, Deadline deadline);
 
-// The connection must outlive it.
+// The connection must outlive it. held: only tiles with such elements will be asked for (see
+// HeldRanges); empty: any.
 std::unique_ptr<DenseSource> MakeServedDense(const Connection& connection,
                                              std::shared_ptr<const Manifest> manifest,
-                                             const VersionInfo& version, Deadline deadline);
+                                             const VersionInfo& version, Deadline deadline,
+                                             std::vector<ElementRange> held = {});
 
 }  // namespace wstore::client

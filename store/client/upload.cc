@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "store/client/connection.h"
+#include "store/client/contributors.h"
 #include "store/client/difference.h"
 #include "store/client/sending.h"
 #include "store/version/sums.h"
@@ -15,23 +16,8 @@
 namespace wstore {
 namespace {
 
+using client::CheckContributors;
 using client::EncodedSet;
-
-absl::Status CheckContributors(const PublishOptions& options) {
-  if (options.contributors == 0 || options.contributors > 65'535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("contributors is ", options.contributors, "; 1 to 65535 are allowed"));
-  }
-  if (options.contributor >= options.contributors) {
-    return absl::InvalidArgumentError(absl::StrCat("contributor ", options.contributor, " of ",
-                                                   options.contributors, ": they count from 0"));
-  }
-  if (options.contributors > 1 && options.begin.transaction_id.empty()) {
-    return absl::InvalidArgumentError(
-        "several contributors need a transaction id that all of them know");
-  }
-  return absl::OkStatus();
-}
 
 class UploadImpl final : public Upload {
  public:

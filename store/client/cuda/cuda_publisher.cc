@@ -11,6 +11,7 @@
 #include "common/parallel.h"
 #include "common/status_macros.h"
 #include "store/client/connection.h"
+#include "store/client/contributors.h"
 #include "store/client/cuda/device_shadow.h"
 #include "store/client/difference.h"
 #include "store/client/doubt.h"
@@ -48,16 +49,18 @@ class CudaPublisherImpl final : public CudaPublisher {
   }
 
   absl::Status Prepare(const ConnectOptions& connect) {
+    ASSIGN_OR_RETURN(shadow_, DeviceShadow::Make(*manifest_, key_, options_.share, options_.memory,
+                                                 options_.stream));
     if (options_.patch_bytes == 0) {
-      options_.patch_bytes = std::max(manifest_->size_bytes() / kPatchShare, kMinPatchBytes);
+      options_.patch_bytes = std::max(shadow_->size_bytes() / kPatchShare, kMinPatchBytes);
     }
-    ASSIGN_OR_RETURN(shadow_,
-                     DeviceShadow::Make(*manifest_, key_, options_.memory, options_.stream));
     CudaDifferOptions differ;
     differ.stream = options_.stream;
     differ.memory = options_.memory;
     differ.patch_bytes = options_.patch_bytes;
+    differ.contributor = static_cast<uint16_t>(options_.contributor);
     differ.parts = options_.parts;
+    differ.share = options_.share;
     ASSIGN_OR_RETURN(differ_, CudaDiffer::Create(*manifest_, key_, differ));
     ASSIGN_OR_RETURN(copies_, cuda::PinnedBuffer<char>::Create(options_.patch_bytes));
     ASSIGN_OR_RETURN(OwnedCudaStream stream, OwnedCudaStream::Create());
@@ -65,6 +68,7 @@ class CudaPublisherImpl final : public CudaPublisher {
     if (!options_.leads) return absl::OkStatus();
     ASSIGN_OR_RETURN(std::shared_ptr<TransferPort> port, MakeCudaTransferPort(options_.memory));
     TransferLeadOptions lead = options_.lead;
+    lead.contributor = options_.contributor;
     lead.on_thread = [device = device_, also = lead.on_thread] {
       UseCudaDevice(device).IgnoreError();
       if (also) also();
@@ -73,17 +77,24 @@ class CudaPublisherImpl final : public CudaPublisher {
     return absl::OkStatus();
   }
 
-  // Takes bits that must be those of `version`; the move is known by head alone.
-  absl::Status Load(const DenseSource& bits, const VersionInfo& version, MoveNumber move,
-                    int streams) {
+  // Takes bits that must be those of `version`; the move is known by head alone. local: null: from
+  // the server.
+  absl::Status Load(const TensorSource* local, const VersionInfo& version, MoveNumber move,
+                    Deadline deadline) {
     is_whole_ = false;
-    RETURN_IF_ERROR(shadow_->Fill(bits, streams));
-    return Proved(version, move);
+    const std::unique_ptr<DenseSource> bits =
+        local != nullptr ? MakeDense(*manifest_, *local)
+                         : client::MakeServedDense(*client_->connection(), manifest_, version,
+                                                   deadline, shadow_->held());
+    RETURN_IF_ERROR(
+        shadow_->Fill(*bits, local != nullptr ? DefaultParallelism() : Client::kDenseStreams));
+    return Proved(version, move, std::nullopt);
   }
 
   const Manifest& manifest() const override { return *manifest_; }
   const HeadInfo& parent() const override { return parent_; }
   absl::Span<const void* const> shadow() const override { return shadow_->tensors(); }
+  Fingerprint fingerprint() const override { return fingerprint_; }
   const TransferLead* lead() const override { return lead_.get(); }
   const CudaPublishTimes& times() const override { return times_; }
   std::optional<std::string> in_doubt() const override { return doubt_.id(); }
@@ -97,9 +108,8 @@ class CudaPublisherImpl final : public CudaPublisher {
     }
     PublishOptions options = given;
     client::BuildOn(parent_, &options);
+    RETURN_IF_ERROR(client::Contribute({options_.contributor, options_.contributors}, &options));
     options.begin.transaction_id = client::IdOrRandom(options.begin.transaction_id);
-    options.contributor = 0;
-    options.contributors = 1;
     options.carried = lead_ != nullptr && lead_->status().epoch != 0;
     for (;;) {
       absl::StatusOr<Decision> decision = PublishOnce(weights, options, deadline);
@@ -136,9 +146,7 @@ class CudaPublisherImpl final : public CudaPublisher {
         is_whole_ ? GoBy(to, head.head.move, deadline) : absl::NotFoundError("no shadow");
     if (gone.ok()) return head;
     // The server does not know the shadow's version; or the shadow is no version's any more.
-    ASSIGN_OR_RETURN(const std::unique_ptr<DenseSource> bits,
-                     client_->ReadDense(to.version, deadline));
-    RETURN_IF_ERROR(Load(*bits, to, head.head.move, Client::kDenseStreams));
+    RETURN_IF_ERROR(Load(nullptr, to, head.head.move, deadline));
     return head;
   }
 
@@ -174,8 +182,13 @@ class CudaPublisherImpl final : public CudaPublisher {
     if (is_repeated) {
       RETURN_IF_ERROR(ready);
       ASSIGN_OR_RETURN(const CudaDiff diff, Proven(differ_->Finish()));
+      if (options.contributors > 1) {
+        RETURN_IF_ERROR(begun.status());
+        return client::RepeatedPart(*begun, id, parent_, diff.changed);
+      }
       return client::RepeatedDecision(connection, id, parent_.version, *diff.digest, deadline);
     }
+    if (ready.ok()) ready = client::CheckSameParent(*begun, parent_);
     const absl::StatusOr<CudaDiff> diff =
         ready.ok() ? SendParts(options, transaction, start, deadline) : ready;
     if (!diff.ok()) {
@@ -250,8 +263,10 @@ class CudaPublisherImpl final : public CudaPublisher {
                 Deadline deadline) {
     put_ = std::async(std::launch::async, [this, chunks = diff.chunks, id, transaction, deadline] {
       const absl::Status status = Put(chunks, transaction, deadline);
-      // It cannot be decided without its content; or it is, and nothing is open any more.
-      if (!status.ok()) client::TakeBack(*client_->connection(), id, status, deadline);
+      // It cannot be decided without its content. What is not found has ended: another contributor
+      // may have begun anew under the same id.
+      if (!status.ok() && !absl::IsNotFound(status))
+        client::TakeBack(*client_->connection(), id, status, deadline);
       return status;
     });
   }
@@ -269,7 +284,7 @@ class CudaPublisherImpl final : public CudaPublisher {
       used += chunk.size_bytes;
     }
     RETURN_IF_ERROR(copying_->Synchronize());
-    return client::PutChunks(*client_->connection(), transaction, /*contributor=*/0, views,
+    return client::PutChunks(*client_->connection(), transaction, options_.contributor, views,
                              deadline);
   }
 
@@ -285,7 +300,7 @@ class CudaPublisherImpl final : public CudaPublisher {
     }
     const auto content = diff.chunks.empty() ? client::Content::kSent : client::Content::kFollows;
     absl::StatusOr<Decision> decision =
-        client::Commit(*client_->connection(), id, transaction, /*contributor=*/0, declared,
+        client::Commit(*client_->connection(), id, transaction, options_.contributor, declared,
                        content, {}, deadline);
     if (absl::IsUnknown(decision.status())) {
       // The differ keeps the changes.
@@ -315,17 +330,19 @@ class CudaPublisherImpl final : public CudaPublisher {
     return absl::OkStatus();
   }
 
-  absl::Status Proved(const VersionInfo& version, MoveNumber move) {
+  // expected: of a share, which has no recorded fingerprint; nothing: not known.
+  absl::Status Proved(const VersionInfo& version, MoveNumber move,
+                      std::optional<Fingerprint> expected) {
     ASSIGN_OR_RETURN(const Fingerprint sum, shadow_->Sum());
-    if (sum != version.fingerprint) {
-      return absl::DataLossError(absl::StrCat("the bits do not have the recorded fingerprint of ",
-                                              ToString(version.version), ", ",
-                                              ToHex(version.fingerprint)));
+    if (shadow_->size_bytes() == manifest_->size_bytes()) expected = version.fingerprint;
+    if (sum != expected.value_or(sum)) {
+      return absl::DataLossError(absl::StrCat("the bits do not have the fingerprint of ",
+                                              ToString(version.version), ", ", ToHex(*expected)));
     }
     parent_.version = version.version;
     parent_.chain_digest = version.chain_digest;
     parent_.move = move;
-    fingerprint_ = version.fingerprint;
+    fingerprint_ = sum;
     is_whole_ = true;
     return absl::OkStatus();
   }
@@ -341,8 +358,8 @@ class CudaPublisherImpl final : public CudaPublisher {
     ASSIGN_OR_RETURN(const EncodedSet set, client::ReadDifference(*client_->connection(),
                                                                   *manifest_, from, to, deadline));
     is_whole_ = false;
-    RETURN_IF_ERROR(shadow_->Apply(set));
-    return Proved(to, move);
+    ASSIGN_OR_RETURN(const Fingerprint change, shadow_->Apply(set));
+    return Proved(to, move, fingerprint_ + change);
   }
 
   const std::shared_ptr<Client> client_;
@@ -365,12 +382,23 @@ class CudaPublisherImpl final : public CudaPublisher {
   std::future<absl::Status> put_;
 };
 
+absl::Status CheckContributor(const CudaPublisherOptions& options) {
+  if (options.lead.contributor != 0 && options.lead.contributor != options.contributor) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("contributor ", options.contributor, " leads as ", options.lead.contributor));
+  }
+  PublishOptions publish;
+  publish.begin.transaction_id = "any";
+  return client::Contribute({options.contributor, options.contributors}, &publish);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaPublisher>> CudaPublisher::Start(
     std::shared_ptr<Client> client, const ConnectOptions& connect,
     const CudaPublisherOptions& options, Deadline deadline, const TensorSource* local) {
   if (options.memory == nullptr) return absl::InvalidArgumentError("no memory resource was given");
+  RETURN_IF_ERROR(CheckContributor(options));
   int device = 0;
   RETURN_IF_ERROR(WSTORE_CUDA(cudaGetDevice(&device)));
   ASSIGN_OR_RETURN(std::shared_ptr<const Manifest> manifest, client->ReadManifest(deadline));
@@ -381,14 +409,7 @@ absl::StatusOr<std::unique_ptr<CudaPublisher>> CudaPublisher::Start(
   auto publisher =
       std::make_unique<CudaPublisherImpl>(client, manifest, base_digest, options, device);
   RETURN_IF_ERROR(publisher->Prepare(connect));
-  std::unique_ptr<DenseSource> bits;
-  if (local != nullptr) {
-    bits = MakeDense(*manifest, *local);
-  } else {
-    ASSIGN_OR_RETURN(bits, client->ReadDense(version.version, deadline));
-  }
-  RETURN_IF_ERROR(publisher->Load(*bits, version, head.head.move,
-                                  local != nullptr ? DefaultParallelism() : Client::kDenseStreams));
+  RETURN_IF_ERROR(publisher->Load(local, version, head.head.move, deadline));
   return publisher;
 }
 

@@ -20,6 +20,10 @@ struct ElementRange {
 
   uint64_t size() const { return end - first; }
   bool empty() const { return first == end; }
+  // Whether some of them are in this tile of their tensor.
+  bool has_tile(uint32_t tile) const {
+    return !empty() && first / kTileElements <= tile && tile <= (end - 1) / kTileElements;
+  }
   friend bool operator==(const ElementRange&, const ElementRange&) = default;
 };
 

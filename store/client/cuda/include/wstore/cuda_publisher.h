@@ -12,6 +12,12 @@
 // them go to the server beside that. Under durability `async` the decision does not wait for those:
 // what the ranks hold is proved against the sums and the digest that are declared. The publish
 // after it does.
+//
+// Ranks of a sharded trainer publish together, each from its own GPU: each has a publisher with a
+// number (CudaPublisherOptions::contributor) and the share of the checkpoint that it holds, and all
+// call Publish for each version, under the same transaction id, also one whose weights have not
+// changed. The version is decided when all have committed, and each gets the decision. Shares must
+// not overlap; what none of them has does not change.
 #pragma once
 
 #include <cstdint>
@@ -25,24 +31,31 @@
 #include "absl/types/span.h"
 #include "wstore/client.h"
 #include "wstore/cuda.h"
+#include "wstore/fingerprint.h"
+#include "wstore/share.h"
 #include "wstore/transfer_lead.h"
 
 namespace wstore {
 
 struct CudaPublisherOptions {
   CudaStream stream = nullptr;
-  // For the shadow (as large as the model) and the changes. Must outlive the publisher. Where ranks
+  // For the shadow (as large as the share) and the changes. Must outlive the publisher. Where ranks
   // are other processes on this GPU, they are reached only in such as MakeCudaDeviceMemory gives.
   CudaMemory* memory = nullptr;
   // Room for the encoded changes of one publish, 3 to 4 bytes for each changed element of two: on
-  // the device twice, and once in pinned host memory. 0: a sixteenth of the model.
+  // the device twice, and once in pinned host memory. 0: a sixteenth of the share.
   uint64_t patch_bytes = 0;
   // Changes are found, and sent to ranks, in so many parts, 1 to kMaxDiffParts: a part is compared
   // while ranks take the one before. More cost more launches, and more frames.
   uint32_t parts = 4;
   // Without it all ranks get their chunks from the server.
   bool leads = true;
-  TransferLeadOptions lead;
+  TransferLeadOptions lead;  // leads as `contributor`
+  // One of so many, which are numbered from 0 and begin, and are decided, together.
+  uint32_t contributor = 0;
+  uint32_t contributors = 1;
+  // What this one holds; the others may hold anything else. Empty: the whole checkpoint.
+  Share share;
 };
 
 // How long the steps of the latest Publish took, in microseconds. Those before `diff` are within
@@ -62,7 +75,10 @@ struct CudaPublishTimes {
 class CudaPublisher {
  public:
   // Fills the shadow with head's bits, and checks them. `local`: where they are read, such as a
-  // checkpoint on the trainer's own disk; null: from the server.
+  // checkpoint on the trainer's own disk; null: from the server. The fingerprint that a version has
+  // is that of the whole: what is read of a share is compared when ranks compare the sums over the
+  // old bits of what changes, before they vote; or by all contributors together (see fingerprint).
+  //   kInvalidArgument: a share that is none (HeldRanges); a contributor that is none of so many
   //   kResourceExhausted: no room for the shadow or the changes
   //   kDataLoss: the bits do not have the recorded fingerprint
   static absl::StatusOr<std::unique_ptr<CudaPublisher>> Start(std::shared_ptr<Client> client,
@@ -75,19 +91,32 @@ class CudaPublisher {
   virtual const Manifest& manifest() const = 0;
   // The version whose bits the shadow has, and the head move that it was published by.
   virtual const HeadInfo& parent() const = 0;
-  // The shadow's tensors in device memory, in order of the manifest. Only to be read.
+  // The shadow's tensors in device memory, in order of the manifest: the first element that is
+  // held; null: none is. Only to be read.
   virtual absl::Span<const void* const> shadow() const = 0;
+  // Of the shadow. Those of shares that are all of a checkpoint add up to the fingerprint of the
+  // version (VersionInfo::fingerprint).
+  virtual Fingerprint fingerprint() const = 0;
   // The group that it leads; null without one.
   virtual const TransferLead* lead() const = 0;
   // The id of a publish whose outcome is unknown. The next call asks for it first.
   virtual std::optional<std::string> in_doubt() const = 0;
   virtual const CudaPublishTimes& times() const = 0;
 
-  // Publishes what these tensors (device memory, an address for each of the manifest's) hold once
-  // what is on the stream has been done; they must not change until it returns. Parts of the
+  // Publishes what these tensors (device memory; for each of the manifest's the address of its
+  // first element in the share, null where there is none) hold once what is on the stream has been
+  // done; they must not change until it returns. Of several contributors all must publish, under
+  // one id. Parts of the
   // changes are sent while others are still being found; with PublishOptions::before_sending all
   // are found first, and nothing is sent before it was called. As Publisher::Publish; in addition
+  //   kInvalidArgument: several contributors without a transaction id; another contributor in
+  //     `options` than this one
+  //   kFailedPrecondition: another contributor's shadow is at another version. It was aborted;
+  //     Rebase, all of them
+  //   kAborted: another contributor gave up; likewise, everything is as before
   //   kOutOfRange: the changes take more than patch_bytes
+  // A contributor that is silent is waited for until the deadline (kUnknown), or until somebody
+  // aborts the transaction (Client::Abort).
   virtual absl::StatusOr<Decision> Publish(absl::Span<const void* const> weights,
                                            const PublishOptions& options, Deadline deadline) = 0;
 
