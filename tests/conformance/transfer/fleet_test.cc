@@ -86,9 +86,12 @@ TEST_CASE("transfer: several contributors make one version") {
   near.AwaitServing(0);
   rig.AwaitReached(2);
   uint64_t carried = 0;
-  for (uint64_t version = 1; version <= 2; ++version) {
+  for (uint64_t version = 1; version <= 3; ++version) {
+    OpenPublish::Options how;
+    how.is_declared = version >= 2;
+    if (version == 3) how.durability = v1::DURABILITY_ASYNC;
     const auto [made, bytes] =
-        rig.Publish(version - 1, served.Changed(served.versions.at(version - 1), 0.2));
+        rig.Publish(version - 1, served.Changed(served.versions.at(version - 1), 0.2), how);
     REQUIRE(made == version);
     carried += bytes;
     near.AwaitServing(version);

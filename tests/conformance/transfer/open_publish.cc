@@ -29,13 +29,8 @@ OpenPublish::OpenPublish(ServedModel& model, uint64_t from, NaiveTensors to, con
   REQUIRE(begun.parent().version() == from);
   transaction = TransactionNumber(begun.transaction());
   const NaiveTensors& before = served.versions.at(from);
-  // Every contributor has some of the tensors.
   for (uint32_t i = 0; i < options.contributors; ++i) {
-    NaiveTensors share = before;
-    uint32_t number = 0;
-    for (auto& [name, tensor] : share) {
-      if (number++ % options.contributors == i) tensor = next.at(name);
-    }
+    const NaiveTensors share = ShareOf(before, i, options.contributors);
     PatchDigester digester(served.manifest());
     chunks.push_back(served.Chunks(before, share, begun.transaction(), &digester));
     for (std::string& chunk : chunks.back()) {
@@ -46,12 +41,35 @@ OpenPublish::OpenPublish(ServedModel& model, uint64_t from, NaiveTensors to, con
     commits.back().set_contributor(i);
     commits.back().set_chunks(chunks.back().size());
     commits.back().set_digest(ToBytes(digester.Finish()));
+    if (options.is_declared) Declare(before, share, &commits.back());
   }
-  if (options.is_declared) Declare(before);
+}
+
+// What a contributor changes: some tensors whole, and of others its turn of their blocks, so that
+// contributors have tiles in part.
+NaiveTensors OpenPublish::ShareOf(const NaiveTensors& before, uint32_t contributor,
+                                  uint32_t contributors) const {
+  constexpr size_t kBlockBytes = 256 * 2;
+  NaiveTensors share = before;
+  uint32_t number = 0;
+  for (auto& [name, tensor] : share) {
+    const std::string& after = next.at(name).bytes;
+    if (number % 3 != 2) {
+      if (number % contributors == contributor) tensor.bytes = after;
+    } else {
+      for (size_t at = contributor * kBlockBytes; at < after.size();
+           at += contributors * kBlockBytes) {
+        tensor.bytes.replace(at, kBlockBytes, after, at, kBlockBytes);
+      }
+    }
+    ++number;
+  }
+  return share;
 }
 
 // Element by element.
-void OpenPublish::Declare(const NaiveTensors& before) {
+void OpenPublish::Declare(const NaiveTensors& before, const NaiveTensors& after,
+                          v1::CommitRequest* declaration) {
   v1::Status status;
   REQUIRE(served.stub->GetStatus(ServedModel::Context().get(), {}, &status).ok());
   Digest digest;
@@ -61,13 +79,13 @@ void OpenPublish::Declare(const NaiveTensors& before) {
   const auto at = [](const std::string& bytes, size_t offset) {
     return absl::Span<const uint8_t>(reinterpret_cast<const uint8_t*>(&bytes[offset]), 2);
   };
-  v1::CommitRequest& commit = commits[0];
+  v1::CommitRequest& commit = *declaration;
   commit.set_content_follows(true);
   commit.mutable_sums();
   for (TensorIndex i = 0; i < served.manifest().size(); ++i) {
     const std::string& name = served.manifest().tensor(i).spec.name;
     const std::string& old = before.at(name).bytes;
-    const std::string& now = next.at(name).bytes;
+    const std::string& now = after.at(name).bytes;
     const TensorFingerprinter fingerprinter(key, name);
     TouchedSums sums;
     for (size_t offset = 0; offset < old.size(); offset += 2) {

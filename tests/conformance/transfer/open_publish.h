@@ -17,7 +17,7 @@ class OpenPublish {
     v1::Durability durability = v1::DURABILITY_SYNC;
     bool is_declared = false;  // what the chunks will be is committed, whether they are put or not
   };
-  // Begins it. A declared one has one contributor. `model` must outlive it.
+  // Begins it. `model` must outlive it.
   OpenPublish(ServedModel& model, uint64_t from, NaiveTensors to, const Options& options);
 
   grpc::Status Put(uint32_t contributor = 0) { return Put(contributor, chunks[contributor]); }
@@ -36,7 +36,10 @@ class OpenPublish {
   std::vector<v1::CommitRequest> commits;
 
  private:
-  void Declare(const NaiveTensors& before);
+  NaiveTensors ShareOf(const NaiveTensors& before, uint32_t contributor,
+                       uint32_t contributors) const;
+  void Declare(const NaiveTensors& before, const NaiveTensors& after,
+               v1::CommitRequest* declaration);
 };
 
 }  // namespace wstore::testing
