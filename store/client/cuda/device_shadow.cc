@@ -28,11 +28,16 @@ absl::StatusOr<std::unique_ptr<DeviceShadow>> DeviceShadow::Make(const Manifest&
   uint64_t tile_bytes = 0;  // of tiles with held elements, all of each
   std::vector<uint64_t> starts;
   for (TensorIndex i = 0; i < manifest.size(); ++i) {
-    const uint64_t size_bytes = shadow->held_[i].size() * manifest.tensor(i).element_bytes;
+    const ElementRange& range = shadow->held_[i];
+    const Manifest::Tensor& tensor = manifest.tensor(i);
+    const uint64_t size_bytes = range.size() * tensor.element_bytes;
     starts.push_back(end);
     end += (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
     shadow->size_bytes_ += size_bytes;
-    tile_bytes += size_bytes + 2 * kTileElements * manifest.tensor(i).element_bytes;
+    const uint64_t tiles_end = (range.end + kTileElements - 1) / kTileElements * kTileElements;
+    tile_bytes +=
+        (std::min(tiles_end, tensor.elements) - range.first / kTileElements * kTileElements) *
+        tensor.element_bytes;
   }
   ASSIGN_OR_RETURN(shadow->bytes_, cuda::DeviceBuffer<uint8_t>::Create(end, memory, stream));
   for (TensorIndex i = 0; i < manifest.size(); ++i) {
