@@ -50,6 +50,20 @@ int WriteAll(int file, std::string_view bytes, uint64_t offset) {
   return 0;
 }
 
+std::vector<TensorRange> TensorsOf(const ChunkView& chunk) {
+  std::vector<TensorRange> ranges;
+  for (const EncodedTile& tile : chunk.tiles()) {
+    const TensorIndex tensor = tile.place.tensor;
+    if (ranges.empty() || ranges.back().end < tensor) {
+      ranges.push_back({tensor, tensor + 1});
+    } else {
+      ranges.back().end = tensor + 1;
+    }
+  }
+  ranges.shrink_to_fit();
+  return ranges;
+}
+
 bool SameSummary(const ContributorSummary& a, const ContributorSummary& b) {
   return a.chunks == b.chunks && a.digest == b.digest && a.sums == b.sums;
 }
@@ -61,6 +75,7 @@ struct StagedContent::Contributor {
     ChunkKey key;
     uint64_t offset = 0;
     uint32_t size_bytes = 0;
+    std::vector<TensorRange> tensors;  // of its tiles
   };
 
   ~Contributor() {
@@ -188,7 +203,8 @@ absl::StatusOr<bool> StagedContent::Add(uint32_t contributor, uint64_t sequence,
   if (const int error = WriteAll(found->file, bytes, found->end); error != 0) {
     return FileError(error, "writing", directory_);
   }
-  found->chunks.push_back({chunk.header().key, found->end, static_cast<uint32_t>(bytes.size())});
+  found->chunks.push_back(
+      {chunk.header().key, found->end, static_cast<uint32_t>(bytes.size()), TensorsOf(chunk)});
   found->end += bytes.size();
   found->elements += chunk.changed();
   found->last_tile = chunk.tiles().back().place;
@@ -275,6 +291,16 @@ absl::StatusOr<bool> StagedContent::Read(
   }
   RETURN_IF_ERROR(visit(bytes));
   return true;
+}
+
+std::optional<bool> StagedContent::HasAny(uint32_t contributor, uint64_t sequence,
+                                          const TensorSet& tensors) const {
+  const Contributor& found = *contributors_[contributor];
+  const std::lock_guard<std::mutex> lock(found.mutex);
+  if (sequence >= found.chunks.size()) return std::nullopt;
+  const auto& ranges = found.chunks[sequence].tensors;
+  return std::any_of(ranges.begin(), ranges.end(),
+                     [&](const TensorRange& range) { return tensors.HasAnyOf(range); });
 }
 
 std::unique_ptr<PatchSource> StagedContent::Patches(uint32_t contributor) const {

@@ -28,6 +28,7 @@
 #include "wstore/fingerprint.h"
 #include "wstore/manifest.h"
 #include "wstore/patch_source.h"
+#include "wstore/tensor_set.h"
 
 namespace wstore {
 
@@ -93,6 +94,10 @@ class StagedContent {
   //   kUnavailable: cannot be read
   absl::StatusOr<bool> Read(uint32_t contributor, uint64_t sequence,
                             const std::function<absl::Status(std::string_view)>& visit) const;
+
+  // Whether a chunk has a tile of any of `tensors`; nothing if it is not there yet.
+  std::optional<bool> HasAny(uint32_t contributor, uint64_t sequence,
+                             const TensorSet& tensors) const;
 
   // What one contributor sent. The object must outlive it; no more is put.
   std::unique_ptr<PatchSource> Patches(uint32_t contributor) const;

@@ -297,4 +297,12 @@ absl::Span<const Placement> Layout::placements(TensorIndex tensor) const {
   return absl::MakeConstSpan(spec_.placements).subspan(first, first_placement_[tensor + 1] - first);
 }
 
+TensorSet TensorsHeld(const Layout& layout) {
+  std::vector<TensorIndex> held;
+  for (TensorIndex tensor = 0; tensor < layout.tensors(); ++tensor) {
+    if (!layout.placements(layout.CanonicalTensor(tensor)).empty()) held.push_back(tensor);
+  }
+  return TensorSet::Of(held, layout.tensors());
+}
+
 }  // namespace wstore

@@ -155,6 +155,8 @@ WorkerInfo FromProto(const v1::Worker& worker) {
   out.peer = worker.peer();
   out.heard_micros_ago = worker.heard_micros_ago();
   out.may_serve_when_lost = worker.may_serve_when_lost();
+  out.carried_bytes = worker.carried_bytes();
+  out.served_bytes = worker.served_bytes();
   return out;
 }
 

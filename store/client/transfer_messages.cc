@@ -1,6 +1,7 @@
 #include "store/client/transfer_messages.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -105,6 +106,26 @@ TransferPlan FromProto(const v1::TransferPlan& plan) {
   out.size = plan.size();
   out.frame_bytes = plan.frame_bytes();
   return out;
+}
+
+v1::TensorRanges ToProto(const TensorSet& tensors) {
+  v1::TensorRanges out;
+  for (const TensorRange& range : tensors.ranges()) {
+    out.add_begin(range.begin);
+    out.add_end(range.end);
+  }
+  return out;
+}
+
+absl::StatusOr<TensorSet> FromProto(const v1::TensorRanges& ranges, size_t tensors) {
+  if (ranges.begin_size() != ranges.end_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("ranges of tensors with ", ranges.begin_size(),
+                                                   " begins and ", ranges.end_size(), " ends"));
+  }
+  std::vector<TensorRange> list;
+  list.reserve(static_cast<size_t>(ranges.begin_size()));
+  for (int i = 0; i < ranges.begin_size(); ++i) list.push_back({ranges.begin(i), ranges.end(i)});
+  return TensorSet::Create(std::move(list), tensors);
 }
 
 v1::TransferJoined ToProto(uint64_t epoch, const absl::Status& status) {

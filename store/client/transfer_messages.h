@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "wstore/fingerprint.h"
+#include "wstore/tensor_set.h"
 #include "wstore/transfer_group.h"
 #include "wstore/v1/service.pb.h"
 
@@ -26,9 +27,13 @@ v1::TransferRoute ToProto(TransferRoute route);
 v1::TransferPlan ToProto(const TransferPlan& plan, uint32_t contributor);
 v1::TransferJoined ToProto(uint64_t epoch, const absl::Status& status);
 v1::Frame ToProto(const FrameHeader& frame);
+// Not of a set of all tensors, about which nothing is said.
+v1::TensorRanges ToProto(const TensorSet& tensors);
 
 // kInvalidArgument: a text of more than 4 KiB, or more than 64 settings
 absl::StatusOr<TransferHello> FromProto(const v1::TransferHello& hello);
+// `tensors`: how many there are. Errors: see TensorSet::Create; also ranges without an end
+absl::StatusOr<TensorSet> FromProto(const v1::TensorRanges& ranges, size_t tensors);
 TransferRoute FromProto(v1::TransferRoute route);
 TransferPlan FromProto(const v1::TransferPlan& plan);
 absl::Status FromProto(const v1::TransferJoined& joined);

@@ -84,7 +84,7 @@ class Fleet {
   // connection of the same process.
   void Attach(RankRegistration registration, std::shared_ptr<RankSink> sink);
   void Detach(const RankProcess& process, const RankSink* sink);
-  void Report(protocol::Report report, const RankSink* sink);
+  void Report(protocol::Report report, const ReceivedBytes& received, const RankSink* sink);
   void Vote(const RankProcess& process, TransactionNumber transaction, std::vector<CellSums> cells);
   void Audit(const RankProcess& process, uint64_t audit, const VersionName& version,
              std::vector<CellSums> cells, bool last);
@@ -156,6 +156,7 @@ class Fleet {
   struct RankConnection {
     std::shared_ptr<RankSink> sink;
     std::string peer;
+    ReceivedBytes received;
   };
 
   int64_t now() const { return clock_.NowMonotonicMicros(); }

@@ -22,7 +22,7 @@ void Fleet::Attach(RankRegistration registration, std::shared_ptr<RankSink> sink
     const auto& [rank, incarnation] = registration.process;
     RankConnection& connection = ranks_[registration.process];
     if (connection.sink != nullptr && connection.sink != sink) connection.sink->Superseded();
-    connection = {sink, registration.peer};
+    connection = {sink, registration.peer, {}};
     // Of two processes that are connected, the greater has the rank's place.
     const auto greater = ranks_.upper_bound(registration.process);
     const bool outranked = greater != ranks_.end() && greater->first.first == rank;
@@ -44,13 +44,15 @@ void Fleet::Detach(const RankProcess& process, const RankSink* sink) {
   });
 }
 
-void Fleet::Report(protocol::Report report, const RankSink* sink) {
+void Fleet::Report(protocol::Report report, const ReceivedBytes& received, const RankSink* sink) {
   // One that is lost is followed by another.
-  [[maybe_unused]] const bool taken = strand_.TryPost([this, report = std::move(report), sink] {
-    const auto found = ranks_.find({report.rank, report.incarnation});
-    if (found == ranks_.end() || found->second.sink.get() != sink) return;
-    Feed(protocol::ReportReceived{report});
-  });
+  [[maybe_unused]] const bool taken =
+      strand_.TryPost([this, report = std::move(report), received, sink] {
+        const auto found = ranks_.find({report.rank, report.incarnation});
+        if (found == ranks_.end() || found->second.sink.get() != sink) return;
+        found->second.received = received;
+        Feed(protocol::ReportReceived{report});
+      });
 }
 
 void Fleet::Vote(const RankProcess& process, TransactionNumber transaction,
@@ -230,7 +232,10 @@ void Fleet::ListWorkers(std::function<void(std::vector<WorkerRow>)> done) {
         row.heard_micros_ago = now() - rank.heard_at;
         row.unfenceable = rank.last.unfenceable;
         const auto connection = ranks_.find({row.rank, rank.incarnation});
-        if (connection != ranks_.end()) row.peer = connection->second.peer;
+        if (connection != ranks_.end()) {
+          row.peer = connection->second.peer;
+          row.received = connection->second.received;
+        }
         rows.push_back(std::move(row));
       }
     }

@@ -75,6 +75,12 @@ struct BeginRollback {
   Caller caller;
 };
 
+// Bytes of chunks that a rank says it has received: as frames, and from the server.
+struct ReceivedBytes {
+  uint64_t carried = 0;
+  uint64_t served = 0;
+};
+
 struct WorkerRow {
   protocol::RankId rank;
   uint32_t ranks = 0;
@@ -84,6 +90,7 @@ struct WorkerRow {
   std::string peer;
   int64_t heard_micros_ago = 0;
   bool unfenceable = false;
+  ReceivedBytes received;
 };
 
 struct TransactionRow {

@@ -100,13 +100,14 @@ class SummarySender {
 class DifferenceProducer final : public Producer<v1::ReadDifferenceResponse> {
  public:
   DifferenceProducer(LiveStore& live, Fleet& fleet, VersionId from, VersionId to,
-                     const v1::ReadDifferenceRequest& request)
+                     const v1::ReadDifferenceRequest& request, TensorSet tensors)
       : live_(live),
         fleet_(fleet),
         from_(from),
         to_(to),
         transaction_(request.transaction()),
         skip_(request.skip_chunks()),
+        tensors_(std::move(tensors)),
         name_(request.to()) {
     if (request.takes_packed()) step_ = live_.StepBetween(from_, to_);
   }
@@ -119,6 +120,7 @@ class DifferenceProducer final : public Producer<v1::ReadDifferenceResponse> {
     if (step_) return PassOn(response);
     while (skip_ > 0 || chunks_.empty()) {
       if (chunks_.empty()) {
+        PassUnwanted();
         if (!ahead_.valid() && next_span_ >= live_.manifest().spans()) return Next::kEnd;
         RETURN_IF_ERROR(TakeSpan());
         continue;
@@ -157,6 +159,7 @@ class DifferenceProducer final : public Producer<v1::ReadDifferenceResponse> {
     const auto take = [&](const ChunkKey& key, std::string_view packed) -> absl::StatusOr<bool> {
       next_key_ = key;
       ++next_key_.part;
+      if (!IsWanted(key.span)) return true;
       if (skip_ > 0) {
         --skip_;
         return true;
@@ -169,10 +172,24 @@ class DifferenceProducer final : public Producer<v1::ReadDifferenceResponse> {
     return found ? Next::kMessage : Next::kEnd;
   }
 
+  // Whether a tile of it is of a tensor that is wanted.
+  bool IsWanted(uint32_t span) const {
+    const Manifest& manifest = live_.manifest();
+    if (tensors_.is_all() || span >= manifest.spans()) return true;
+    const uint64_t first = span * kSpanTiles;
+    const uint64_t last = std::min(first + kSpanTiles, manifest.tiles()) - 1;
+    return tensors_.HasAnyOf({manifest.PlaceOf(first).tensor, manifest.PlaceOf(last).tensor + 1});
+  }
+
+  void PassUnwanted() {
+    while (next_span_ < live_.manifest().spans() && !IsWanted(next_span_)) ++next_span_;
+  }
+
   // While the chunks of one span are sent, those of the next are made.
   absl::Status TakeSpan() {
     if (!ahead_.valid()) ReadAhead();
     ASSIGN_OR_RETURN(chunks_, ahead_.get());
+    PassUnwanted();
     if (next_span_ < live_.manifest().spans()) ReadAhead();
     return absl::OkStatus();
   }
@@ -198,6 +215,7 @@ class DifferenceProducer final : public Producer<v1::ReadDifferenceResponse> {
     };
     RETURN_IF_ERROR(difference->ReadSpan(span, [&](const ChunkView& chunk) {
       for (const EncodedTile& tile : chunk.tiles()) {
+        if (!tensors_.Has(tile.place.tensor)) continue;
         builder.AddTile(tile);
         if (builder.size_bytes() >= kChunkTargetBytes) close();
       }
@@ -213,6 +231,7 @@ class DifferenceProducer final : public Producer<v1::ReadDifferenceResponse> {
   const VersionId to_;
   const TransactionNumber transaction_;
   uint64_t skip_;
+  const TensorSet tensors_;
   const v1::VersionName name_;
   bool described_ = false;
   SummarySender<v1::ReadDifferenceResponse> summary_;
@@ -226,13 +245,20 @@ class DifferenceProducer final : public Producer<v1::ReadDifferenceResponse> {
 class ContentProducer final : public Producer<v1::ReadContentResponse> {
  public:
   ContentProducer(LiveStore& live, Fleet& fleet, std::shared_ptr<StagedContent> content,
-                  const v1::ReadContentRequest& request)
+                  const v1::ReadContentRequest& request, TensorSet tensors)
       : live_(live),
         fleet_(fleet),
         content_(std::move(content)),
         without_sums_(request.without_sums()),
+        tensors_(std::move(tensors)),
         next_(request.skip_chunks().begin(), request.skip_chunks().end()) {
     next_.resize(content_->contributors());
+    skip_.resize(next_.size());
+    if (tensors_.is_all()) return;
+    // Which chunks these were is seen when they are passed.
+    for (size_t i = 0; i < next_.size(); ++i) {
+      if (next_[i] != kSkipAll) std::swap(next_[i], skip_[i]);
+    }
   }
   ~ContentProducer() override {
     if (watch_) content_->Unwatch(*watch_);
@@ -245,6 +271,7 @@ class ContentProducer final : public Producer<v1::ReadContentResponse> {
   absl::StatusOr<Next> Produce(v1::ReadContentResponse* response) override {
     response->Clear();
     for (uint32_t i = 0; i < next_.size(); ++i) {
+      if (!tensors_.is_all()) PassUnwanted(i);
       ASSIGN_OR_RETURN(const bool read, content_->Read(i, next_[i], [&](std::string_view chunk) {
         response->set_chunk(chunk.data(), chunk.size());
         return absl::OkStatus();
@@ -273,6 +300,19 @@ class ContentProducer final : public Producer<v1::ReadContentResponse> {
   }
 
  private:
+  static constexpr uint64_t kSkipAll = UINT64_MAX;
+
+  void PassUnwanted(uint32_t contributor) {
+    uint64_t& next = next_[contributor];
+    uint64_t& skip = skip_[contributor];
+    while (next != kSkipAll) {
+      const std::optional<bool> is_wanted = content_->HasAny(contributor, next, tensors_);
+      if (!is_wanted || (*is_wanted && skip == 0)) return;
+      if (*is_wanted) --skip;
+      ++next;
+    }
+  }
+
   // A publish may be decided while its chunks are still coming.
   bool HasSentAll() const {
     for (uint32_t i = 0; i < content_->contributors(); ++i) {
@@ -300,7 +340,9 @@ class ContentProducer final : public Producer<v1::ReadContentResponse> {
   const std::shared_ptr<StagedContent> content_;
   const bool without_sums_;
   std::optional<uint64_t> watch_;
+  const TensorSet tensors_;
   std::vector<uint64_t> next_;
+  std::vector<uint64_t> skip_;           // of the wanted ones that follow
   std::optional<LiveContent> complete_;  // all chunks are there
   bool summarised_ = false;
   SummarySender<v1::ReadContentResponse> summary_;
@@ -390,6 +432,13 @@ class DenseProducer final : public Producer<v1::ReadDenseResponse> {
   std::deque<v1::ReadDenseResponse> batch_;
 };
 
+// Unset: all.
+absl::StatusOr<TensorSet> WantedTensors(bool is_set, const v1::TensorRanges& ranges,
+                                        const LiveStore& live) {
+  if (!is_set) return TensorSet();
+  return wire::FromProto(ranges, live.manifest().size());
+}
+
 absl::StatusOr<std::vector<v1::DenseRange>> CheckRanges(const Manifest& manifest,
                                                         const v1::ReadDenseRequest& request) {
   std::vector<v1::DenseRange> ranges(request.ranges().begin(), request.ranges().end());
@@ -437,7 +486,10 @@ absl::StatusOr<std::unique_ptr<Producer<v1::ReadDifferenceResponse>>> MakeDiffer
   ASSIGN_OR_RETURN(const std::shared_ptr<Store> store, OpenStore(live));
   ASSIGN_OR_RETURN(const VersionInfo from, CheckName(*store, request.from(), true));
   ASSIGN_OR_RETURN(const VersionInfo to, CheckName(*store, request.to(), true));
-  return std::make_unique<DifferenceProducer>(live, fleet, from.version, to.version, request);
+  ASSIGN_OR_RETURN(TensorSet tensors,
+                   WantedTensors(request.has_tensors(), request.tensors(), live));
+  return std::make_unique<DifferenceProducer>(live, fleet, from.version, to.version, request,
+                                              std::move(tensors));
 }
 
 absl::StatusOr<std::unique_ptr<Producer<v1::ReadContentResponse>>> MakeContentProducer(
@@ -449,7 +501,10 @@ absl::StatusOr<std::unique_ptr<Producer<v1::ReadContentResponse>>> MakeContentPr
                                                    " entries in skip_chunks; there are ",
                                                    content->contributors(), " contributors"));
   }
-  return std::make_unique<ContentProducer>(live, fleet, std::move(content), request);
+  ASSIGN_OR_RETURN(TensorSet tensors,
+                   WantedTensors(request.has_tensors(), request.tensors(), live));
+  return std::make_unique<ContentProducer>(live, fleet, std::move(content), request,
+                                           std::move(tensors));
 }
 
 }  // namespace wstore::service

@@ -286,6 +286,8 @@ v1::Worker ToProto(const WorkerRow& row, MoveNumber head) {
   out.set_peer(row.peer);
   out.set_heard_micros_ago(row.heard_micros_ago);
   out.set_may_serve_when_lost(row.unfenceable);
+  out.set_carried_bytes(row.received.carried);
+  out.set_served_bytes(row.received.served);
   return out;
 }
 

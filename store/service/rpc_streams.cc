@@ -437,7 +437,9 @@ class AttachReactor final : public grpc::ServerBidiReactor<v1::FromRank, v1::ToR
     switch (request_.kind_case()) {
       case v1::FromRank::kReport: {
         ASSIGN_OR_RETURN(protocol::Report report, FromProto(request_.report(), *registration_));
-        fleet.Report(std::move(report), sink_.get());
+        fleet.Report(std::move(report),
+                     {request_.report().carried_bytes(), request_.report().served_bytes()},
+                     sink_.get());
         return absl::OkStatus();
       }
       case v1::FromRank::kVote: {

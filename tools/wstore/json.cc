@@ -95,6 +95,8 @@ Json JsonOf(const WorkerInfo& worker) {
       {"peer", worker.peer},
       {"heard_ms", MsOf(worker.heard_micros_ago)},
       {"may_serve_when_lost", worker.may_serve_when_lost},
+      {"carried_bytes", worker.carried_bytes},
+      {"served_bytes", worker.served_bytes},
   };
 }
 

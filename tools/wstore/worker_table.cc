@@ -24,13 +24,15 @@ std::string RenderWorkers(const std::vector<WorkerInfo>& workers, size_t width) 
                {"STATE"},
                {"LAG", Align::kRight},
                {"HEARD", Align::kRight},
+               {"RECEIVED", Align::kRight},
                {"PEER"},
                {"ERROR"}});
   for (const WorkerInfo& worker : workers) {
     table.AddRow({absl::StrCat(Printable(worker.instance), "/", worker.rank),
                   worker.version ? ToString(*worker.version) : "-", StateOf(worker),
                   FormatCount(worker.lag), FormatDuration(worker.heard_micros_ago),
-                  Printable(worker.peer), Printable(worker.error)});
+                  FormatBytes(worker.carried_bytes + worker.served_bytes), Printable(worker.peer),
+                  Printable(worker.error)});
   }
   return table.Render(width);
 }

@@ -273,7 +273,7 @@ absl::StatusOr<Replica::Impl::Completed> Replica::Impl::Complete(const Plan& pla
   StagedReport& report = completed.report;
   size_t read_units = 0;
   if (pending.back.empty()) {
-    RETURN_IF_ERROR(pending.staging->Verify(summary.contents));
+    RETURN_IF_ERROR(pending.staging->Verify(summary));
     Staging::Collected collected = pending.staging->Take();
     completed.patch = std::make_shared<StagedPatch>(std::move(collected.patch));
     read_units = collected.read_units;
@@ -312,7 +312,7 @@ absl::StatusOr<StagedReport> Replica::Impl::FinishStaging(const UpdateSummary& s
     if (pending_ == nullptr || pending_->is_finishing) return Refuse("finishing the staging");
     pending = pending_;
     if (pending->patch != nullptr) return pending->report;
-    if (pending->back.empty()) RETURN_IF_ERROR(pending->staging->Seal(summary.contents));
+    if (pending->back.empty()) RETURN_IF_ERROR(pending->staging->Seal(summary));
     pending->is_finishing = true;
     plan = plan_;
     pass.emplace(&gate_);

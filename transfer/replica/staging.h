@@ -70,12 +70,13 @@ class Staging {
   absl::StatusOr<ContributorContent> Content(uint16_t contributor) const;
 
   // Ends the collecting: later chunks are refused.
-  //   kDataLoss: fewer or more chunks came than `contents` say; the collecting goes on
-  absl::Status Seal(absl::Span<const ContributorContent> contents);
+  //   kDataLoss: fewer or more chunks came than the summary says, unless it is partial; the
+  //     collecting goes on
+  absl::Status Seal(const UpdateSummary& summary);
 
-  // After Seal, of the same contents, once. Errors: see Replica::FinishStaging, what concerns the
+  // After Seal, of the same summary, once. Errors: see Replica::FinishStaging, what concerns the
   // content.
-  absl::Status Verify(absl::Span<const ContributorContent> contents);
+  absl::Status Verify(const UpdateSummary& summary);
 
   struct Collected {
     StagedPatch patch;
@@ -116,7 +117,8 @@ class Staging {
   absl::Status CheckClaims(absl::Span<const PlacedTile> tiles) const;
   // Of one tile, from several contributors.
   absl::Status CheckShared(absl::Span<const PlacedTile> parts) const;
-  absl::Status CheckAliases(absl::Span<const PlacedTile> tiles) const;
+  // `is_partial`: of tensors that are not held here anything may have come.
+  absl::Status CheckAliases(absl::Span<const PlacedTile> tiles, bool is_partial) const;
 
   const std::shared_ptr<const Plan> plan_;
   const UpdateHeader header_;

@@ -108,25 +108,27 @@ namespace {
 constexpr uint64_t kSkipAll = UINT64_MAX;
 
 // Fetches what is not skipped, and the summary. `skip`: by contributor; counts what was staged.
-absl::StatusOr<UpdateSummary> FetchOpenPublish(const Connection& connection, Replica& replica,
-                                               TransactionNumber transaction,
-                                               std::vector<uint64_t>* skip,
-                                               Cancellation& cancellation) {
+absl::StatusOr<UpdateSummary> FetchOpenPublish(const Connection& connection,
+                                               const StageTarget& target,
+                                               std::vector<uint64_t>* skip) {
+  Cancellation& cancellation = target.cancellation;
   UpdateSummary summary;
   // A fault of the replica's own is no reason to fetch again, whatever its code.
   absl::Status refused;
   const absl::Status fetched = RepeatUntilSettled(cancellation, [&](bool* progress) {
     v1::ReadContentRequest request;
-    request.set_transaction(transaction.value());
+    request.set_transaction(target.transaction.value());
     for (const uint64_t chunks : *skip) request.add_skip_chunks(chunks);
     request.set_without_sums(true);
+    if (!target.tensors.is_all()) *request.mutable_tensors() = wire::ToProto(target.tensors);
     bool is_first = true;
     Cancellation::Call call(cancellation);
     const auto reader = connection.stub().ReadContent(call.context(), request);
     v1::ReadContentResponse response;
     while (refused.ok() && reader->Read(&response)) {
       if (response.kind_case() == v1::ReadContentResponse::kChunk) {
-        refused = replica.StageChunk(response.chunk());
+        target.received += response.chunk().size();
+        refused = target.replica.StageChunk(response.chunk());
         // What was staged is well formed, and of a contributor that was announced.
         if (refused.ok()) ++(*skip)[LoadLe<uint16_t>(response.chunk().data() + kContributorAt)];
         *progress = true;
@@ -144,25 +146,25 @@ absl::StatusOr<UpdateSummary> FetchOpenPublish(const Connection& connection, Rep
   RETURN_IF_ERROR(fetched);
   RETURN_IF_ERROR(refused);
   summary.declared.reset();
+  summary.is_partial = !target.tensors.is_all();
   return summary;
 }
 
 }  // namespace
 
-absl::StatusOr<UpdateSummary> StageOpenPublish(const Connection& connection, Replica& replica,
-                                               TransactionNumber transaction, uint32_t contributors,
-                                               Delivery* delivery, Cancellation& cancellation) {
+absl::StatusOr<UpdateSummary> StageOpenPublish(const Connection& connection,
+                                               const StageTarget& target, uint32_t contributors,
+                                               Delivery* delivery) {
   std::vector<uint64_t> skip(contributors, 0);
   for (uint32_t i = 0; delivery != nullptr && i < contributors; ++i) {
     if (delivery->carries(i)) skip[i] = kSkipAll;
   }
-  absl::StatusOr<UpdateSummary> summary =
-      FetchOpenPublish(connection, replica, transaction, &skip, cancellation);
+  absl::StatusOr<UpdateSummary> summary = FetchOpenPublish(connection, target, &skip);
   if (delivery == nullptr || !summary.ok()) return summary;
   bool is_lacking = false;
   for (uint32_t i = 0; i < contributors; ++i) {
     if (!delivery->carries(i)) continue;
-    const absl::StatusOr<uint64_t> chunks = delivery->Await(i, cancellation);
+    const absl::StatusOr<uint64_t> chunks = delivery->Await(i, target.cancellation);
     if (absl::IsCancelled(chunks.status())) return chunks.status();
     const bool is_whole =
         i < summary->contents.size() && chunks.ok() && *chunks == summary->contents[i].chunks;
@@ -171,35 +173,37 @@ absl::StatusOr<UpdateSummary> StageOpenPublish(const Connection& connection, Rep
     is_lacking = true;
   }
   if (!is_lacking) return summary;
-  return FetchOpenPublish(connection, replica, transaction, &skip, cancellation);
+  return FetchOpenPublish(connection, target, &skip);
 }
 
-absl::StatusOr<UpdateSummary> StageDifference(const Connection& connection, Replica& replica,
-                                              const Manifest& manifest,
-                                              TransactionNumber transaction,
-                                              const VersionName& from, const VersionName& to,
-                                              Cancellation& cancellation) {
+absl::StatusOr<UpdateSummary> StageDifference(const Connection& connection,
+                                              const StageTarget& target, const Manifest& manifest,
+                                              const VersionName& from, const VersionName& to) {
+  Cancellation& cancellation = target.cancellation;
   uint64_t staged = 0;
   UpdateSummary summary;
   absl::Status refused;
-  PackedStager packed(replica, manifest, transaction);
+  PackedStager packed(target.replica, manifest, target.transaction);
   const absl::Status fetched = RepeatUntilSettled(cancellation, [&](bool* progress) {
     v1::ReadDifferenceRequest request;
     *request.mutable_from() = ToProto(from);
     *request.mutable_to() = ToProto(to);
-    request.set_transaction(transaction.value());
+    request.set_transaction(target.transaction.value());
     request.set_skip_chunks(staged);
     request.set_takes_packed(true);
+    if (!target.tensors.is_all()) *request.mutable_tensors() = wire::ToProto(target.tensors);
     Cancellation::Call call(cancellation);
     const auto reader = connection.stub().ReadDifference(call.context(), request);
     v1::ReadDifferenceResponse response;
     while (refused.ok() && reader->Read(&response)) {
       if (response.kind_case() == v1::ReadDifferenceResponse::kPackedChunk) {
+        target.received += response.packed_chunk().size();
         if (!packed.Add(std::move(*response.mutable_packed_chunk()))) refused = packed.Finish();
         if (refused.ok()) ++staged;
         *progress = true;
       } else if (response.kind_case() == v1::ReadDifferenceResponse::kChunk) {
-        refused = replica.StageChunk(response.chunk());
+        target.received += response.chunk().size();
+        refused = target.replica.StageChunk(response.chunk());
         if (refused.ok()) ++staged;
         *progress = true;
       } else if (response.kind_case() == v1::ReadDifferenceResponse::kSummary) {
@@ -218,6 +222,7 @@ absl::StatusOr<UpdateSummary> StageDifference(const Connection& connection, Repl
   RETURN_IF_ERROR(packed.Finish());
   // The server does not know the number in advance.
   if (!summary.contents.empty()) summary.contents[0].chunks = staged;
+  summary.is_partial = !target.tensors.is_all();
   return summary;
 }
 

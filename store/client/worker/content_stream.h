@@ -4,6 +4,7 @@
 // when the server refuses, or when they are cancelled. They are for threads of the worker's own.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "store/client/connection.h"
 #include "wstore/replica.h"
+#include "wstore/tensor_set.h"
 
 namespace wstore::client {
 
@@ -54,18 +56,24 @@ class Cancellation {
 absl::Status RepeatUntilSettled(Cancellation& cancellation,
                                 const std::function<absl::Status(bool* progress)>& attempt);
 
-// Stage an update that was begun in `replica`. What they return is for FinishStaging; without
-// to_chain_digest. `declared` is set for a difference only: the votes for an open publish are
-// judged by the server. `delivery`: chunks that come another way, and are fetched only where that
-// fails; null: none.
-absl::StatusOr<UpdateSummary> StageOpenPublish(const Connection& connection, Replica& replica,
-                                               TransactionNumber transaction, uint32_t contributors,
-                                               Delivery* delivery, Cancellation& cancellation);
-absl::StatusOr<UpdateSummary> StageDifference(const Connection& connection, Replica& replica,
-                                              const Manifest& manifest,
-                                              TransactionNumber transaction,
-                                              const VersionName& from, const VersionName& to,
-                                              Cancellation& cancellation);
+// Where an update that was begun goes, and what is wanted of it.
+struct StageTarget {
+  Replica& replica;
+  TransactionNumber transaction;
+  TensorSet tensors;                // chunks without a tile of these are left out
+  std::atomic<uint64_t>& received;  // bytes of chunks from the server are added to it
+  Cancellation& cancellation;
+};
+
+// Stage an update. What they return is for FinishStaging; without to_chain_digest. `declared` is
+// set for a difference only: the votes for an open publish are judged by the server. `delivery`:
+// chunks that come another way, and are fetched only where that fails; null: none.
+absl::StatusOr<UpdateSummary> StageOpenPublish(const Connection& connection,
+                                               const StageTarget& target, uint32_t contributors,
+                                               Delivery* delivery);
+absl::StatusOr<UpdateSummary> StageDifference(const Connection& connection,
+                                              const StageTarget& target, const Manifest& manifest,
+                                              const VersionName& from, const VersionName& to);
 
 // Dense bytes of a version. `manifest`, `connection` and `cancellation` must outlive it. Memory:
 // 32 tiles for each span that is open.

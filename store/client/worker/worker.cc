@@ -205,6 +205,12 @@ absl::StatusOr<ReplicaPlacement> Worker::Impl::ExchangeLayouts(std::shared_ptr<c
   return placement;
 }
 
+TensorSet Worker::Impl::Subscription() const {
+  if (!options_.subscribes) return TensorSet();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return TensorsHeld(*layout_);
+}
+
 // Asked of the core, which answers within moments. Once it has stopped: a default.
 template <typename Result>
 Result Worker::Impl::Ask(std::function<Result()> question) {

@@ -198,7 +198,8 @@ void Worker::Impl::PublishStatus() {
   status.is_connected = link_->is_open() && reconnect_pause_ == 0;
   status.is_poisoned = state_.poisoned;
   status.changes = changes_.load();
-  if (intake_ != nullptr) status.carried_bytes = intake_->received_bytes();
+  status.carried_bytes = CarriedBytes();
+  status.served_bytes = served_bytes_.load();
   status.last_pause_micros = last_pause_;
   if (!state_.error.empty()) {
     status.detail = state_.error;

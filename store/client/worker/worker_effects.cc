@@ -49,6 +49,8 @@ void Worker::Impl::Feed(const protocol::WorkerEvent& event) {
 // Of what follows at once, all steps but the last are not worth a message.
 void Worker::Impl::Carry(const protocol::SendReport& effect) {
   report_ = client::ToProto(effect.report);
+  report_->mutable_report()->set_carried_bytes(CarriedBytes());
+  report_->mutable_report()->set_served_bytes(served_bytes_.load());
 }
 
 void Worker::Impl::SendReport() {
@@ -126,10 +128,11 @@ absl::StatusOr<StagedReport> Worker::Impl::Stage(Update& update) {
 
 absl::StatusOr<UpdateSummary> Worker::Impl::StageContent(Update& update) {
   const UpdateHeader& header = update.header;
+  const client::StageTarget target{*replica_, header.transaction, Subscription(), served_bytes_,
+                                   update.cancellation};
   if (update.open_publish) {
-    return client::StageOpenPublish(*connection_, *replica_, header.transaction,
-                                    header.contributors, update.delivery.get(),
-                                    update.cancellation);
+    return client::StageOpenPublish(*connection_, target, header.contributors,
+                                    update.delivery.get());
   }
   // The way back may be here already. The sums of it are judged like any other's.
   const std::vector<VersionName> kept = replica_->history();
@@ -140,8 +143,7 @@ absl::StatusOr<UpdateSummary> Worker::Impl::StageContent(Update& update) {
       return UpdateSummary();
     }
   }
-  return client::StageDifference(*connection_, *replica_, base_->manifest, header.transaction,
-                                 update.from, update.to, update.cancellation);
+  return client::StageDifference(*connection_, target, base_->manifest, update.from, update.to);
 }
 
 void Worker::Impl::Staged(const std::shared_ptr<Update>& update,
@@ -157,6 +159,9 @@ void Worker::Impl::Staged(const std::shared_ptr<Update>& update,
     if (absl::IsDataLoss(report.status())) AuditSoon();
     return;
   }
+  Log(absl::StrCat("level=info event=staged transaction=", transaction.value(),
+                   " elements=", report->elements, " carried_bytes=", CarriedBytes(),
+                   " served_bytes=", served_bytes_.load()));
   AtStep("staged");
   update->sums = report->total;
   update->has_voted = true;

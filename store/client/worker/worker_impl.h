@@ -130,6 +130,8 @@ class Worker::Impl {
   void Carry(const protocol::WorkerLog& effect);
   absl::StatusOr<StagedReport> Stage(Update& update);
   absl::StatusOr<UpdateSummary> StageContent(Update& update);
+  TensorSet Subscription() const;
+  uint64_t CarriedBytes() const { return intake_ != nullptr ? intake_->received_bytes() : 0; }
   void Cancel(Update& update);
   void Staged(const std::shared_ptr<Update>& update, const absl::StatusOr<StagedReport>& report);
   void WriteMemory(std::function<absl::Status()> write,
@@ -169,6 +171,7 @@ class Worker::Impl {
   client::SafePointGate gate_;
   std::atomic<int64_t> serving_until_{0};
   std::atomic<uint64_t> changes_{0};
+  std::atomic<uint64_t> served_bytes_{0};
   std::atomic<bool> is_taking_back_{false};
 
   // The core's.

@@ -1,4 +1,6 @@
 // Content that is not what was declared: nothing of it is written.
+#include <algorithm>
+
 #include "tests/conformance/replica/rig.h"
 #include "tests/support/catch.h"
 #include "tests/support/random.h"
@@ -226,6 +228,146 @@ TEST_CASE("replica content: alias groups want equal patches, and apply them once
   REQUIRE_ERROR(instance.Stage(publisher.Publish({{{1, 0}, 1}})), kInvalid, "'embed' and 'head'");
   REQUIRE_ERROR(instance.Stage(publisher.Publish({{{0, 0}, 1}})), kInvalid, "'embed' and 'head'");
   REQUIRE(instance.Holds(publisher.model()));
+}
+
+// Chunks with a tile of a tensor of `wanted`, by their bytes.
+std::vector<std::string> Wanted(const Manifest& manifest, const TensorSet& wanted,
+                                const std::vector<std::string>& chunks) {
+  std::vector<std::string> some;
+  for (const std::string& chunk : chunks) {
+    const auto view = ChunkView::Parse(chunk, manifest);
+    REQUIRE_OK(view);
+    const auto tiles = view->tiles();
+    if (std::any_of(tiles.begin(), tiles.end(),
+                    [&](const EncodedTile& tile) { return wanted.Has(tile.place.tensor); })) {
+      some.push_back(chunk);
+    }
+  }
+  return some;
+}
+
+TEST_CASE("replica content: a part of the chunks, for ranks that hold a part of the tensors",
+          "[small]") {
+  std::mt19937_64 random(TestSeed("replica part"));
+  std::vector<TensorSpec> specs = {{"embed", Dtype::kBF16, {90, 1000}},
+                                   {"head", Dtype::kBF16, {90, 1000}}};
+  for (int i = 0; i < 12; ++i) {
+    specs.push_back({"layers." + std::to_string(10 + i), Dtype::kBF16, {90, 1000}});
+  }
+  const Manifest manifest = MakeManifest(specs);
+  // The first rank has the tied pair and six layers, the second six.
+  std::vector<Layout> layouts;
+  for (TensorIndex rank = 0; rank < 2; ++rank) {
+    LayoutBuilder builder(manifest);
+    builder.Alias({"embed", "head"});
+    for (TensorIndex i = rank == 0 ? 0 : 8; i < (rank == 0 ? 8u : 14u); ++i) {
+      if (i == 1) continue;
+      const std::string name = "b" + std::to_string(i);
+      builder.Place(builder.Tensor(i), builder.Buffer({name, Dtype::kBF16, {90, 1000}}));
+    }
+    auto layout = builder.Build(1);
+    REQUIRE_OK(layout);
+    layouts.push_back(*std::move(layout));
+  }
+  const TensorSet held[] = {TensorsHeld(layouts[0]), TensorsHeld(layouts[1])};
+  REQUIRE(held[0].ranges().size() == 1);
+  REQUIRE((held[0].ranges()[0] == TensorRange{0, 8}));
+  REQUIRE((held[1].ranges()[0] == TensorRange{8, 14}));
+  Model base = RandomModel(manifest, random);
+  base[1] = base[0];
+  Publisher publisher(manifest, base);
+  Instance instance(manifest, publisher.key(), layouts, {});
+  instance.Load(publisher);
+  for (const uint16_t contributors : {1, 2}) {
+    Changes changes = RandomChanges(manifest, 3000, random);
+    std::erase_if(changes, [](const auto& change) { return change.first.first == 1; });
+    for (const auto& [at, value] : Changes(changes)) {
+      if (at.first == 0) changes[{1, at.second}] = value;
+    }
+    Update update = publisher.Publish(changes, contributors);
+    update.summary.is_partial = true;
+    const auto stage = [&](uint32_t rank, size_t lost) {
+      std::vector<std::string> chunks = Wanted(manifest, held[rank], update.chunks);
+      REQUIRE(chunks.size() < update.chunks.size());
+      if (lost < chunks.size()) chunks.erase(chunks.begin() + static_cast<ptrdiff_t>(lost));
+      return instance.replica(rank).StageDeviceChunks(instance.Place(chunks));
+    };
+    // One of them is lost: no digest tells, but its other tensors do, or the sums.
+    for (uint32_t loser = 0; loser < 2; ++loser) {
+      REQUIRE_OK(instance.Begin(update));
+      for (uint32_t rank = 0; rank < 2; ++rank) {
+        REQUIRE_OK(stage(rank, rank == loser ? 2 * loser : SIZE_MAX));
+      }
+      REQUIRE_ERROR(instance.Finish(update), loser == 0 ? kInvalid : kDataLoss,
+                    loser == 0 ? "'embed' and 'head'" : "layers.");
+      REQUIRE_OK(instance.Abort(update));
+    }
+    REQUIRE(instance.Holds(publisher.model()));
+    REQUIRE_OK(instance.Begin(update));
+    for (uint32_t rank = 0; rank < 2; ++rank) REQUIRE_OK(stage(rank, SIZE_MAX));
+    REQUIRE_OK(instance.Finish(update));
+    REQUIRE_OK(instance.Apply(update));
+    REQUIRE_OK(instance.Commit(update));
+    publisher.Commit(update);
+    REQUIRE(instance.Holds(publisher.model()));
+    // The way back is in the history, and leads there without the others' chunks.
+    Update back =
+        publisher.Between(publisher.head().version, VersionId(0), ChangeReason::kRollback);
+    REQUIRE_OK(instance.Begin(back));
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      REQUIRE_OK(instance.replica(rank).StageFromHistory(back.header.transaction));
+    }
+    REQUIRE_OK(instance.Finish(back));
+    REQUIRE_OK(instance.Apply(back));
+    REQUIRE_OK(instance.Commit(back));
+    publisher.Commit(back);
+    REQUIRE(instance.Holds(publisher.model()));
+  }
+}
+
+TEST_CASE("replica content: a rank that is alone, and ignores tensors, judges what it holds",
+          "[small]") {
+  std::mt19937_64 random(TestSeed("replica part alone"));
+  std::vector<TensorSpec> specs;
+  for (int i = 0; i < 8; ++i) {
+    specs.push_back({"layers." + std::to_string(i), Dtype::kBF16, {90, 1000}});
+  }
+  const Manifest manifest = MakeManifest(specs);
+  LayoutBuilder builder(manifest);
+  for (TensorIndex i = 0; i < 8; ++i) {
+    if (i < 3 || i > 5) {
+      builder.Ignore(specs[i].name);
+      continue;
+    }
+    builder.Place(builder.Tensor(i), builder.Buffer({specs[i].name, Dtype::kBF16, {90, 1000}}));
+  }
+  auto layout = builder.Build(1);
+  REQUIRE_OK(layout);
+  const TensorSet held = TensorsHeld(*layout);
+  Publisher publisher(manifest, RandomModel(manifest, random));
+  Instance instance(manifest, publisher.key(), {*layout}, {});
+  instance.Load(publisher);
+  Update update = publisher.Publish(RandomChanges(manifest, 3000, random));
+  update.summary.is_partial = true;
+  const std::vector<std::string> chunks = Wanted(manifest, held, update.chunks);
+  REQUIRE(chunks.size() < update.chunks.size());
+  Replica& replica = instance.replica(0);
+  for (const bool is_lost : {true, false}) {
+    REQUIRE_OK(instance.Begin(update));
+    for (size_t i = is_lost ? 1 : 0; i < chunks.size(); ++i) {
+      REQUIRE_OK(replica.StageChunk(chunks[i]));
+    }
+    const auto report = replica.FinishStaging(update.summary);
+    if (is_lost) {
+      REQUIRE_ERROR(report, kDataLoss, "tensor 'layers.3'");
+      continue;
+    }
+    REQUIRE_OK(report);
+    REQUIRE(report->approved);
+  }
+  REQUIRE_OK(instance.Apply(update));
+  REQUIRE_OK(instance.Commit(update));
+  REQUIRE(instance.Holds(update.result));
 }
 
 TEST_CASE("replica content: sums that were declared wrong") {

@@ -4,6 +4,7 @@ set(transfer_suite
   fault_test.cc
   fleet_test.cc
   open_publish.cc
+  subscription_test.cc
   ../../unit/transfer/test_models.cc)
 set(transfer_frame_suite
   frame_cases.cc

@@ -232,7 +232,7 @@ class FakeRank {
   using Events = std::deque<protocol::WorkerEvent>;
 
   void Carry(const protocol::SendReport& effect, Events*) {
-    if (sink_ != nullptr) fleet_->Report(effect.report, sink_.get());
+    if (sink_ != nullptr) fleet_->Report(effect.report, {}, sink_.get());
   }
   void Carry(const protocol::Begin& effect, Events* events) {
     const protocol::Plan& plan = effect.plan;

@@ -447,10 +447,11 @@ class TestInstance {
   }
 
   // A process that has died: nothing of it is left but what it showed. Then another of its name.
-  void Restart(uint32_t rank) {
+  void Restart(uint32_t rank, const std::function<void(WorkerOptions&)>& change = nullptr) {
     auto layout = std::make_shared<const Layout>(ranks[rank]->layout());
     ranks[rank] = std::make_unique<TestRank>(model_, layout);
     Prepare(rank);
+    if (change) change(ranks[rank]->options);
     REQUIRE_OK(ranks[rank]->Start(Deadline::After(10'000'000)));
   }
 

@@ -121,6 +121,8 @@ class WorkerCommand final : public Command {
                      "How often all of the weights are compared beside serving; 0: when asked")
         ->capture_default_str()
         ->type_name("T");
+    verb->add_flag("--subscribe", subscribe_,
+                   "Have the server send only tensors that this rank holds");
     verb->add_option("--on-lost-lease", on_lost_lease_,
                      "stop, or serve on: such a worker cannot be fenced")
         ->capture_default_str()
@@ -216,6 +218,7 @@ class WorkerCommand final : public Command {
     step_micros_ = step_ms * 1000;
     ASSIGN_OR_RETURN(const int64_t audit_ms, ParseDurationMs(audit_interval_));
     options->audit_interval_micros = audit_ms * 1000;
+    options->subscribes = subscribe_;
     options->serves_on_lost_lease = on_lost_lease_ == "serve";
     options->replica.undo_budget_bytes = kUndoBytes;
     options->replica.on_change = [&narrator](const ChangeEvent& event) {
@@ -358,6 +361,7 @@ class WorkerCommand final : public Command {
   std::string pp_;
   std::string dp_;
   bool ep_ = false;
+  bool subscribe_ = false;
   std::string instance_;
   std::string meet_;
   std::string step_ = "10ms";

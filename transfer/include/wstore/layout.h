@@ -19,6 +19,7 @@
 #include "absl/types/span.h"
 #include "wstore/digest.h"
 #include "wstore/manifest.h"
+#include "wstore/tensor_set.h"
 
 namespace wstore {
 
@@ -145,6 +146,10 @@ class Layout {
   std::vector<uint32_t> first_placement_;  // by tensor, and one past the last
   std::vector<TensorIndex> canonical_;     // by tensor
 };
+
+// What a rank has to get of an update: the tensors that its layout places, and those that are one
+// memory with them.
+TensorSet TensorsHeld(const Layout& layout);
 
 // Whether the ranks of an instance together hold every element of every tensor, either placed, or
 // of a tensor that no rank places and one ignores. An alias is held where the first of its group

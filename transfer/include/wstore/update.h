@@ -96,6 +96,9 @@ struct UpdateSummary {
   // The declared sums of all tensors with changes, ascending. Without them, or where a rank holds
   // only a part of the model, the caller compares the reported sums, and approves.
   std::optional<std::vector<TensorSums>> declared;
+  // The replica subscribes: chunks without a tile of a tensor that it holds were left out. Neither
+  // counts nor digests can be compared then; what proves the update are the sums, of all cells.
+  bool is_partial = false;
 };
 
 // What a staged update would do to this replica, from the bits now in its memory.

@@ -67,6 +67,9 @@ struct WorkerInfo {
   std::string peer;
   int64_t heard_micros_ago = 0;
   bool may_serve_when_lost = false;  // it cannot be fenced
+  // Of chunks, since it was started: received past the server, and from it.
+  uint64_t carried_bytes = 0;
+  uint64_t served_bytes = 0;
 };
 
 // What a rank found when it summed its live memory.

@@ -77,6 +77,10 @@ struct WorkerOptions {
   // the replica's backend.
   std::shared_ptr<TransferPort> transfer;
   ReplicaOptions replica;
+  // Only chunks with a tile of a tensor that the layout places are wanted from the server: for
+  // ranks that hold a part of the tensors (expert or pipeline parallelism). Such a rank takes no
+  // digest of a patch set; what it votes is proved by sums, as always, which the server compares.
+  bool subscribes = false;
   // Writes damaged or unknown memory anew by itself. If not, Prove has to be called.
   bool rebuilds = true;
   // Serves on when its lease is lost: such an instance cannot be fenced, and a store without it
@@ -107,7 +111,8 @@ struct WorkerStatus {
   bool is_poisoned = false;
   std::string detail;  // why it does not serve, or the last error
   uint64_t changes = 0;
-  uint64_t carried_bytes = 0;     // that have come past the server
+  uint64_t carried_bytes = 0;     // of chunks that have come past the server
+  uint64_t served_bytes = 0;      // of chunks that the server sent, packed or not
   int64_t last_pause_micros = 0;  // from the engine's stop for an update until it could go on
 };
 
