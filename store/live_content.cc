@@ -91,7 +91,7 @@ Fingerprint FingerprintAfter(const VersionInfo& parent, const TouchedByTensor& t
 Digest ChainDigestOf(const VersionInfo& parent, const LivePublish& publish,
                      const LiveContent& content) {
   return VersionChainDigest(parent.chain_digest, content.patch_digest,
-                            FingerprintAfter(parent, content.touched), publish.message,
+                            FingerprintAfter(parent, *content.touched), publish.message,
                             publish.meta);
 }
 
@@ -163,7 +163,7 @@ absl::Status LiveStore::Encode(StoreImpl& store, Pending& pending) {
   const StagedContent& content = *pending.content;
   bool sums_declared = true;
   for (uint32_t i = 0; i < content.contributors(); ++i) {
-    const std::optional<ContributorSummary> summary = content.summary(i);
+    const std::shared_ptr<const ContributorSummary> summary = content.summary(i);
     if (!summary || !content.is_whole(i)) {
       return absl::FailedPreconditionError(absl::StrCat("contributor ", i, " has not finished"));
     }
@@ -283,7 +283,7 @@ absl::Status LiveStore::CheckElements(const StagedContent& content) {
 absl::StatusOr<LiveContent> LiveStore::ForetellContent(TransactionNumber transaction) const {
   ASSIGN_OR_RETURN(const std::shared_ptr<StoreImpl> store, OpenedStore());
   ASSIGN_OR_RETURN(const std::shared_ptr<Pending> pending, FindPending(transaction));
-  const std::optional<ContributorSummary> summary = pending->content->summary(0);
+  const std::shared_ptr<const ContributorSummary> summary = pending->content->summary(0);
   if (pending->content->contributors() != 1 || !summary || !summary->IsForetelling()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the content of transaction ", transaction.value(), " is not declared with its sums"));
@@ -292,7 +292,7 @@ absl::StatusOr<LiveContent> LiveStore::ForetellContent(TransactionNumber transac
   LiveContent content;
   content.elements = *summary->elements;
   content.patch_digest = summary->digest;
-  content.touched = *summary->sums;
+  content.touched = {summary, &*summary->sums};
   content.chain_digest = ChainDigestOf(parent, pending->publish, content);
   return content;
 }
@@ -301,15 +301,22 @@ absl::StatusOr<LiveContent> LiveStore::ForetellContent(TransactionNumber transac
 absl::Status LiveStore::SettleSums(Pending& pending, const TouchedByTensor& found,
                                    bool summed) const {
   const StagedContent& content = *pending.content;
-  TouchedByTensor declared;
+  // Of one contributor mostly, and then not copied.
+  const auto added = std::make_shared<TouchedByTensor>();
+  std::shared_ptr<const TouchedByTensor> joined = added;
   bool all_declared = true;
   for (uint32_t i = 0; i < content.contributors(); ++i) {
-    const std::optional<ContributorSummary> summary = content.summary(i);
+    const std::shared_ptr<const ContributorSummary> summary = content.summary(i);
     all_declared = all_declared && summary->sums.has_value();
     if (!summary->sums) continue;
-    for (const auto& [tensor, sums] : *summary->sums) declared[tensor] += sums;
+    if (content.contributors() == 1) {
+      joined = {summary, &*summary->sums};
+    } else {
+      for (const auto& [tensor, sums] : *summary->sums) (*added)[tensor] += sums;
+    }
   }
-  pending.result.touched = summed ? found : declared;
+  const TouchedByTensor& declared = *joined;
+  pending.result.touched = summed ? std::make_shared<const TouchedByTensor>(found) : joined;
   pending.result.verified = summed ? Verified::kMaterialised : Verified::kNone;
   if (!all_declared) return absl::OkStatus();
   std::set<TensorIndex> wrong;
@@ -361,7 +368,7 @@ absl::Status LiveStore::ReadPacked(
 absl::Status LiveStore::BuildRecord(StoreImpl& store, Pending& pending) {
   const LivePublish& publish = pending.publish;
   ASSIGN_OR_RETURN(const VersionInfo parent, store.version(publish.parent));
-  ASSIGN_OR_RETURN(pending.table, store.TableOf(publish.parent, pending.result.touched));
+  ASSIGN_OR_RETURN(pending.table, store.TableOf(publish.parent, *pending.result.touched));
   const std::string table_bytes = SerializeDeterministic(pending.table);
   RETURN_IF_ERROR(pending.payload->Add(kTouchedTableKey, table_bytes));
   pending.result.chain_digest = ChainDigestOf(parent, publish, pending.result);
@@ -371,9 +378,9 @@ absl::Status LiveStore::BuildRecord(StoreImpl& store, Pending& pending) {
   record.set_patch_digest(ToBytes(pending.result.patch_digest));
   record.set_chain_digest(ToBytes(pending.result.chain_digest));
   record.set_elements(pending.result.elements);
-  record.set_tensors(pending.result.touched.size());
+  record.set_tensors(pending.result.touched->size());
   record.set_payload_bytes(pending.payload->size_bytes());
-  *record.mutable_fingerprint() = ToProto(FingerprintAfter(parent, pending.result.touched));
+  *record.mutable_fingerprint() = ToProto(FingerprintAfter(parent, *pending.result.touched));
   record.set_touched_digest(ToBytes(Sha256().Update(table_bytes).Finish()));
   record.set_message(publish.message);
   record.mutable_meta()->insert(publish.meta.begin(), publish.meta.end());

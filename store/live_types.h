@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -81,7 +82,7 @@ struct LiveContent {
   uint64_t elements = 0;  // 0: nothing changes, so there will be no version
   Digest patch_digest;
   Digest chain_digest;  // of the version to be
-  TouchedByTensor touched;
+  std::shared_ptr<const TouchedByTensor> touched = std::make_shared<TouchedByTensor>();
   Verified verified = Verified::kNone;
 };
 

@@ -88,7 +88,7 @@ struct StagedContent::Contributor {
   uint64_t elements = 0;
   std::vector<Chunk> chunks;  // by sequence number, keys ascending
   std::optional<TilePlace> last_tile;
-  std::optional<ContributorSummary> summary;
+  std::shared_ptr<const ContributorSummary> summary;  // null: it has not finished
 };
 
 // The chunks of one contributor, span by span.
@@ -247,7 +247,7 @@ absl::Status StagedContent::Settle(uint32_t contributor, ContributorSummary summ
         absl::StrCat("contributor ", contributor, " has sums of tensor ",
                      summary.sums->rbegin()->first, "; the base has ", manifest_.size()));
   }
-  found->summary = std::move(summary);
+  found->summary = std::make_shared<const ContributorSummary>(std::move(summary));
   return absl::OkStatus();
 }
 
@@ -257,9 +257,9 @@ bool StagedContent::is_whole(uint32_t contributor) const {
   return found.summary && found.summary->chunks == found.chunks.size();
 }
 
-std::optional<ContributorSummary> StagedContent::summary(uint32_t contributor) const {
+std::shared_ptr<const ContributorSummary> StagedContent::summary(uint32_t contributor) const {
   const absl::StatusOr<Contributor*> found = Find(contributor);
-  if (!found.ok()) return std::nullopt;
+  if (!found.ok()) return nullptr;
   const std::lock_guard<std::mutex> lock((*found)->mutex);
   return (*found)->summary;
 }

@@ -88,7 +88,7 @@ class StagedContent {
   bool is_whole(uint32_t contributor) const;
 
   // Nothing until the contributor has finished.
-  std::optional<ContributorSummary> summary(uint32_t contributor) const;
+  std::shared_ptr<const ContributorSummary> summary(uint32_t contributor) const;
 
   // Calls `visit` for chunk `sequence` of a contributor, and true; or false if it is not there yet.
   //   kUnavailable: cannot be read

@@ -28,7 +28,7 @@ bool Fleet::MayDecideEarly(TransactionNumber transaction) const {
   }
   const auto content = live_.FindContent(transaction);
   if (!content.ok()) return false;
-  const std::optional<ContributorSummary> summary = (*content)->summary(0);
+  const std::shared_ptr<const ContributorSummary> summary = (*content)->summary(0);
   return summary && summary->IsForetelling();
 }
 

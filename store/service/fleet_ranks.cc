@@ -9,9 +9,9 @@
 namespace wstore::service {
 namespace {
 
-TouchedByTensor ByTensor(const DifferenceInfo& info) {
-  TouchedByTensor touched;
-  for (const TensorSums& entry : info.touched) touched.emplace(entry.tensor, entry.sums);
+std::shared_ptr<const TouchedByTensor> ByTensor(const DifferenceInfo& info) {
+  auto touched = std::make_shared<TouchedByTensor>();
+  for (const TensorSums& entry : info.touched) touched->emplace(entry.tensor, entry.sums);
   return touched;
 }
 
@@ -101,7 +101,7 @@ void Fleet::Carry(const protocol::Judge& effect) {
   const VersionId from = instance->second.ranks[0].last.position->version;
   const VersionId to = protocol::Target(move, effect.instance).version;
   work_.Post([this, answer, number = effect.transaction, from, to, votes = *std::move(votes)] {
-    absl::StatusOr<TouchedByTensor> declared = TouchedByTensor();
+    absl::StatusOr<std::shared_ptr<const TouchedByTensor>> declared = nullptr;
     if (const absl::StatusOr<LiveContent> content = OpenContent(number); content.ok()) {
       declared = content->touched;
     } else if (const auto difference = differences_.Get(from, to); difference.ok()) {
@@ -111,7 +111,7 @@ void Fleet::Carry(const protocol::Judge& effect) {
     }
     Judgement judged;
     judged.status = declared.status();
-    if (declared.ok()) judged = judge_.JudgeUpdate(votes, *declared);
+    if (declared.ok()) judged = judge_.JudgeUpdate(votes, **declared);
     strand_.Post([answer, judged = std::move(judged)] { answer(judged); });
   });
 }

@@ -327,11 +327,11 @@ class ContentProducer final : public Producer<v1::ReadContentResponse> {
     summary.set_elements(complete.elements);
     for (uint32_t i = 0; i < content_->contributors(); ++i) {
       v1::ContentSummary::Part* const part = summary.add_parts();
-      const std::optional<ContributorSummary> sent = content_->summary(i);
+      const std::shared_ptr<const ContributorSummary> sent = content_->summary(i);
       part->set_chunks(sent->chunks);
       part->set_digest(ToBytes(sent->digest));
     }
-    summary_.Set(std::move(summary), without_sums_ ? TouchedByTensor() : complete.touched);
+    summary_.Set(std::move(summary), without_sums_ ? TouchedByTensor() : *complete.touched);
     summarised_ = true;
   }
 

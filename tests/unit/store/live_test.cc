@@ -47,7 +47,7 @@ TEST_CASE("a publish streamed with interruptions becomes the version that was se
   REQUIRE_OK(content);
   REQUIRE(content->patch_digest == part.summary.digest);
   REQUIRE(content->verified == Verified::kNone);
-  REQUIRE(content->touched == *part.summary.sums);
+  REQUIRE(*content->touched == *part.summary.sums);
   REQUIRE(live.store()->head().version == VersionId(0));
   LiveRecord record = fixture.RecordOf(numbers, VersionId(0), *content);
   record.id = "step-1";
@@ -178,7 +178,7 @@ TEST_CASE("sums that nobody declares are taken from the parent's bits") {
   fixture.Send(part, numbers.transaction, 0);
   const auto content = live.CompleteContent(numbers.transaction);
   REQUIRE_OK(content);
-  REQUIRE(content->touched == sums);
+  REQUIRE(*content->touched == sums);
   REQUIRE(content->verified == Verified::kMaterialised);
 }
 
@@ -196,7 +196,7 @@ void PublishChecked(LiveFixture& fixture, const NaiveTensors& to) {
   const auto content = fixture.live->CompleteContent(numbers.transaction);
   REQUIRE_OK(content);
   REQUIRE(content->verified == Verified::kMaterialised);
-  REQUIRE(content->touched == *part.summary.sums);
+  REQUIRE(*content->touched == *part.summary.sums);
   REQUIRE_OK(fixture.live->Write(fixture.RecordOf(numbers, head, *content)));
   fixture.versions[numbers.version.value()] = to;
 }

@@ -171,7 +171,7 @@ TEST_CASE("a served store knows its parents, whoever declares sums") {
     fixture.Send(part, numbers.transaction, 0);
     const auto content = fixture.live->CompleteContent(numbers.transaction);
     REQUIRE_OK(content);
-    REQUIRE(content->touched == sums);
+    REQUIRE(*content->touched == sums);
     REQUIRE_OK(fixture.live->Write(fixture.RecordOf(numbers, head, *content)));
     fixture.versions[numbers.version.value()] = model = next;
     if (random() % 10 == 0) REQUIRE_OK(fixture.live->Reopen());
