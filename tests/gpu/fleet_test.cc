@@ -1,5 +1,6 @@
-// A whole fleet on one GPU: a server, ranks with their weights in device memory, and trainers that
-// publish from it, each a process of its own. All but the server are killed and stopped.
+// A whole fleet on one GPU or two: a server, ranks with their weights in device memory, and
+// trainers that publish from it, each a process of its own. All of them are killed, and ranks are
+// stopped.
 #include <signal.h>
 
 #include <chrono>
@@ -7,6 +8,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -103,9 +105,9 @@ TEST_CASE("a trainer on a GPU", "[.rank]") {
   options.memory = memory.get();
   const auto publisher = CudaPublisher::Start(*client, connect, options, Deadline::After(kWait));
   REQUIRE_OK(publisher);
-  if (Setting("WSTORE_AWAIT") != "no") {
-    REQUIRE_OK((*publisher)->lead()->AwaitRanks(kRanks, Deadline::After(kWait)));
-  }
+  int ranks = 0;
+  REQUIRE(absl::SimpleAtoi(Setting("WSTORE_AWAIT"), &ranks));
+  REQUIRE_OK((*publisher)->lead()->AwaitRanks(static_cast<size_t>(ranks), Deadline::After(kWait)));
   PublishOptions publish;
   publish.durability = PublishDurability::kAsync;
   publish.laggards = PublishLaggards::kAbort;
@@ -128,9 +130,30 @@ TEST_CASE("a trainer on a GPU", "[.rank]") {
 
 namespace {
 
+// Of two instances with two ranks each; trainers are on GPU 0.
+//   kTwoGpus: rank 1 of each instance is on GPU 1, which one of them is reached on by NVLink, and
+//     the other through the server: a communicator takes each GPU once
+//   kTwoHosts: instance b is on GPU 1, and as if on another host
+enum class Place { kOneGpu, kTwoGpus, kTwoHosts };
+
+std::map<std::string, std::string> HostSettings(int host) {
+  return {{"NCCL_HOSTID", absl::StrCat("host-", host)},
+          {"NCCL_SOCKET_IFNAME", "lo"},
+          {"NCCL_P2P_DISABLE", "1"},
+          {"NCCL_SHM_DISABLE", "1"}};
+}
+
+std::vector<std::string> OnHost(int host) {
+  std::vector<std::string> command = {"env"};
+  for (const auto& [name, value] : HostSettings(host)) {
+    command.push_back(absl::StrCat(name, "=", value));
+  }
+  return command;
+}
+
 class GpuFleet {
  public:
-  explicit GpuFleet(const Programs& programs) : programs_(programs) {
+  GpuFleet(const Programs& programs, Place place) : programs_(programs), place_(place) {
     REQUIRE_OK(model_.Write(directory_ / "checkpoint"));
     LocalFleet::Options options;
     options.program = programs.command;
@@ -138,6 +161,7 @@ class GpuFleet {
     options.checkpoint = directory_ / "checkpoint";
     options.server_arguments = {"--lease",          "500ms", "--skew",          "200ms",
                                 "--apply-deadline", "1s",    "--hold-deadline", "3s"};
+    if (place == Place::kTwoHosts) options.launchers = {{"a", OnHost(0)}, {"b", OnHost(1)}};
     auto fleet = LocalFleet::Create(options);
     REQUIRE_OK(fleet);
     fleet_ = *std::move(fleet);
@@ -151,17 +175,28 @@ class GpuFleet {
   LocalFleet& fleet() { return *fleet_; }
 
   void StartRank(const std::string& instance, uint32_t rank, const std::string& at_step = "") {
-    std::vector<std::string> arguments = {"--device", "cuda:0"};
+    const bool is_second = place_ == Place::kTwoGpus    ? rank == 1
+                           : place_ == Place::kTwoHosts ? instance == "b"
+                                                        : false;
+    std::vector<std::string> arguments = {"--device", is_second ? "cuda:1" : "cuda:0"};
     if (!at_step.empty()) arguments.insert(arguments.end(), {"--at-step", at_step + ":stop"});
     REQUIRE_OK(fleet_->StartRank(instance, rank, arguments));
+  }
+
+  void RequireServing(const std::string& instance, uint32_t rank) {
+    const absl::Status serves = fleet_->AwaitServing(instance, rank, kWait);
+    const std::string log = fleet_->log_path(absl::StrCat(instance, "-", rank));
+    INFO(ReadFile(log) << ReadFile(log + "-err"));
+    REQUIRE_OK(serves);
   }
 
   std::unique_ptr<ChildProcess> StartTrainer(int step, bool awaits = true) {
     ChildProcess::Options options;
     options.out_path = directory_ / absl::StrCat("trainer-", step, "-", ++trainers_);
     options.environment = {{"WSTORE_STEP", absl::StrCat(step)},
-                           {"WSTORE_AWAIT", awaits ? "yes" : "no"},
+                           {"WSTORE_AWAIT", absl::StrCat(awaits ? reachable() : 0)},
                            {"WSTORE_ADDRESS", "unix:" + fleet_->store_path() + "/wstore.sock"}};
+    if (place_ == Place::kTwoHosts) options.environment.merge(HostSettings(0));
     std::vector<std::string> command = programs_.runner;
     command.push_back("a trainer on a GPU");
     auto process = ChildProcess::Start(command, options);
@@ -200,20 +235,21 @@ class GpuFleet {
   }
 
  private:
+  // Ranks that the trainer reaches past the server.
+  size_t reachable() const { return place_ == Place::kOneGpu ? kRanks : kRanks - 1; }
+
   const Programs programs_;
+  const Place place_;
   TempDir directory_;
   demo::Model model_;
   std::unique_ptr<LocalFleet> fleet_;
   int trainers_ = 0;
 };
 
-}  // namespace
-
-TEST_CASE("A fleet on a GPU follows a trainer on it through deaths, and goes back", "[.][cycles]") {
-  REQUIRE_GPU();
+void FollowThroughDeaths(Place place) {
   const Programs programs;
   if (programs.command.empty()) SKIP_TEST("this program is not the command line too");
-  GpuFleet gpu(programs);
+  GpuFleet gpu(programs, place);
   LocalFleet& fleet = gpu.fleet();
   int step = 0;
   {
@@ -227,7 +263,7 @@ TEST_CASE("A fleet on a GPU follows a trainer on it through deaths, and goes bac
     for (const char* at : {"staged", "voted", "applying", "applied"}) {
       INFO((signal == SIGKILL ? "a rank is killed at " : "a rank is stopped at ") << at);
       gpu.StartRank("b", 1, at);
-      REQUIRE_OK(fleet.AwaitServing("b", 1, kWait));
+      gpu.RequireServing("b", 1);
       const auto trainer = gpu.StartTrainer(++step);
       REQUIRE(fleet.rank("b", 1).WaitStopped(kWait));
       std::this_thread::sleep_for(2 * kPause);
@@ -244,7 +280,7 @@ TEST_CASE("A fleet on a GPU follows a trainer on it through deaths, and goes bac
   for (const char* at : {"staged", "applied"}) {
     INFO("the trainer is killed while a rank stands at " << at);
     gpu.StartRank("b", 1, at);
-    REQUIRE_OK(fleet.AwaitServing("b", 1, kWait));
+    gpu.RequireServing("b", 1);
     const auto trainer = gpu.StartTrainer(++step);
     REQUIRE(fleet.rank("b", 1).WaitStopped(kWait));
     trainer->Signal(SIGKILL);
@@ -264,6 +300,23 @@ TEST_CASE("A fleet on a GPU follows a trainer on it through deaths, and goes bac
   INFO("an operator takes the fleet back, with no trainer there");
   REQUIRE_OK(fleet.Must({"rollback", "--to", "v1", "--yes"}));
   gpu.RequireHolds(1);
+}
+
+}  // namespace
+
+TEST_CASE("A fleet on a GPU follows a trainer on it through deaths, and goes back", "[.][cycles]") {
+  REQUIRE_GPU();
+  FollowThroughDeaths(Place::kOneGpu);
+}
+
+TEST_CASE("A fleet over two GPUs follows a trainer on one of them through deaths", "[.][gpus]") {
+  REQUIRE_GPUS(2);
+  FollowThroughDeaths(Place::kTwoGpus);
+}
+
+TEST_CASE("A fleet on two hosts with a GPU each follows a trainer through deaths", "[.][gpus]") {
+  REQUIRE_GPUS(2);
+  FollowThroughDeaths(Place::kTwoHosts);
 }
 
 }  // namespace wstore::testing

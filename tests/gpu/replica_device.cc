@@ -6,9 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "common/check.h"
 #include "tests/conformance/replica/device.h"
 #include "transfer/cuda/buffer.h"
+#include "transfer/cuda/device_scope.h"
 #include "wstore/cuda_replica.h"
 
 namespace wstore::testing {
@@ -26,11 +28,20 @@ void OrDie(const absl::Status& status) {
   WSTORE_CHECK(status.ok());
 }
 
+// The GPU that weights are on. The suite's threads have another one: the first.
+int DeviceIndex() {
+  int index = 0;
+  const char* const text = std::getenv("WSTORE_TEST_DEVICE");
+  WSTORE_CHECK(text == nullptr || absl::SimpleAtoi(text, &index));
+  return index;
+}
+
 class CudaDevice final : public TestDevice {
  public:
   ~CudaDevice() override { (void)stream_.Synchronize(); }
 
   void* Allocate(uint64_t size_bytes) override {
+    const cuda::DeviceScope scope(DeviceIndex());
     const uint64_t size = std::max<uint64_t>(size_bytes, 1);
     buffers_.push_back(OrDie(cuda::DeviceBuffer<uint8_t>::Create(size, memory_, stream_.get())));
     OrDie(cuda::ZeroAsync(buffers_.back().get(), size, stream_.get()));
@@ -38,10 +49,12 @@ class CudaDevice final : public TestDevice {
     return buffers_.back().get();
   }
   void Read(const void* from, uint64_t size_bytes, uint8_t* to) override {
+    const cuda::DeviceScope scope(DeviceIndex());
     OrDie(cuda::CopyAsync(static_cast<const uint8_t*>(from), to, size_bytes, stream_.get()));
     OrDie(stream_.Synchronize());
   }
   void Write(const uint8_t* from, uint64_t size_bytes, void* to) override {
+    const cuda::DeviceScope scope(DeviceIndex());
     OrDie(cuda::CopyAsync(from, static_cast<uint8_t*>(to), size_bytes, stream_.get()));
     OrDie(stream_.Synchronize());
   }
@@ -62,6 +75,7 @@ class CudaDevice final : public TestDevice {
     return memory;
   }
   static const OwnedCudaStream& Stream() {
+    const cuda::DeviceScope scope(DeviceIndex());
     static const auto* const stream = new OwnedCudaStream(OrDie(OwnedCudaStream::Create()));
     return *stream;
   }

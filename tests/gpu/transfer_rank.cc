@@ -227,6 +227,7 @@ class Rank {
 
 TEST_CASE("a rank of a transfer group", "[.rank]") {
   REQUIRE_GPU();
+  REQUIRE_OK(UseCudaDevice(static_cast<int>(Number(Setting("WSTORE_DEVICE")))));
   Rank().Run();
 }
 
@@ -296,9 +297,10 @@ TransferRanks::TransferRanks(const TransferScript& script, uint64_t seed) {
     }
     ChildProcess::Options options;
     options.out_path = folder_ / absl::StrCat("rank-", rank);
-    options.environment = {{"NCCL_HOSTID", absl::StrCat("host-", rank)},
-                           {"NCCL_SOCKET_IFNAME", "lo"},
+    const bool on_one = script.place == TransferScript::Place::kOneGpu;
+    options.environment = {{"NCCL_SOCKET_IFNAME", "lo"},
                            {"WSTORE_RANK", absl::StrCat(rank)},
+                           {"WSTORE_DEVICE", absl::StrCat(on_one ? 0 : script.devices.at(rank))},
                            {"WSTORE_SEED", absl::StrCat(seed)},
                            {"WSTORE_FOLDER", folder_.path()},
                            {"WSTORE_ROUNDS", absl::StrJoin(rounds, ";")},
@@ -306,6 +308,13 @@ TransferRanks::TransferRanks(const TransferScript& script, uint64_t seed) {
                            {"WSTORE_FRAMES", absl::StrCat(script.frames)},
                            {"WSTORE_FRAME_BYTES", absl::StrCat(script.frame_bytes)},
                            {"WSTORE_DEADLINE", absl::StrCat(script.deadline_micros)}};
+    if (script.place != TransferScript::Place::kGpus) {
+      options.environment.emplace("NCCL_HOSTID", absl::StrCat("host-", rank));
+    }
+    if (script.place == TransferScript::Place::kMachines) {
+      options.environment.emplace("NCCL_P2P_DISABLE", "1");
+      options.environment.emplace("NCCL_SHM_DISABLE", "1");
+    }
     std::vector<std::string> command = ThisProgram();
     command.push_back("a rank of a transfer group");
     auto process = ChildProcess::Start(command, options);

@@ -1,5 +1,6 @@
-// Ranks of transfer groups as processes of their own, on one GPU: each has its own NCCL_HOSTID, so
-// that NCCL takes them for machines, and talks over the loopback.
+// Ranks of transfer groups as processes of their own. On one GPU each has its own NCCL_HOSTID, so
+// that NCCL takes them for machines, and talks over the loopback; with a GPU each they may be of
+// one host, and reach each other by NVLink.
 #pragma once
 
 #include <map>
@@ -15,6 +16,10 @@ namespace wstore::testing {
 // What the ranks do, one round after another: in each its members form a group, of which the first
 // is the root, and broadcast frames of random bytes.
 struct TransferScript {
+  // kGpus and kMachines: rank i is on GPU devices[i].
+  enum class Place { kOneGpu, kGpus, kMachines };
+  Place place = Place::kOneGpu;
+  std::vector<int> devices;
   std::vector<std::vector<uint32_t>> rounds;
   uint32_t frames = 6;
   // More than NCCL and the sockets take from the root while nobody reads.

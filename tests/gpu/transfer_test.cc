@@ -104,6 +104,44 @@ TEST_CASE("D01 survivors of a rank that dies or stands still return in time and 
   }
 }
 
+// With a GPU each: the peer that is lost is followed by another one on its GPU.
+void RequireSurvivesAcrossGpus(TransferScript::Place place, uint64_t seed) {
+  struct Case {
+    uint32_t lost;
+    const char* how;
+  };
+  // The root is the first of a round. NCCL may never say that the peer is dead: its kernels wait
+  // for memory that nobody writes any more.
+  for (const Case& fault : {Case{1, "kill"}, Case{1, "stop"}, Case{0, "kill"}, Case{0, "stop"}}) {
+    INFO("rank " << fault.lost << ", " << fault.how);
+    const uint32_t survivor = 1 - fault.lost;
+    TransferScript script;
+    script.place = place;
+    script.devices = {0, 1, static_cast<int>(fault.lost)};
+    script.rounds = {{0, 1}, fault.lost == 0 ? std::vector<uint32_t>{2, 1} : std::vector{0u, 2u}};
+    script.faults = {{fault.lost, 0, "2", fault.how}};
+    TransferRanks ranks(script, seed);
+    ranks.Find(fault.lost, "fault 0");
+    RequireReturns(ranks, survivor, script, false);
+    for (const uint32_t rank : {survivor, 2u}) {
+      ranks.Find(rank, "whole 1");
+      REQUIRE(ranks.process(rank).Wait(60 * kSecond) == 0);
+    }
+  }
+}
+
+TEST_CASE("D01 over NVLink the survivor of a broadcast returns in time and goes on", "[.][gpus]") {
+  REQUIRE_NCCL();
+  REQUIRE_GPUS(2);
+  RequireSurvivesAcrossGpus(TransferScript::Place::kGpus, TestSeed("faults over NVLink"));
+}
+
+TEST_CASE("D01 the survivor of a broadcast between two hosts does, with a GPU each", "[.][gpus]") {
+  REQUIRE_NCCL();
+  REQUIRE_GPUS(2);
+  RequireSurvivesAcrossGpus(TransferScript::Place::kMachines, TestSeed("faults between hosts"));
+}
+
 // The first of `survivors` is the root. In every round they lose another peer, killed and stopped
 // in turn; then they form one more group with a process that has seen nothing of that.
 void RequireOutlives(const std::vector<uint32_t>& survivors, uint32_t rounds, uint64_t seed) {

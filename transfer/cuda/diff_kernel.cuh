@@ -292,10 +292,12 @@ __device__ __forceinline__ uint32_t HeldOfTurn(const DiffTables& tables, uint32_
          (turn < tables.tile_runs ? turn * kTileRun : turn + tables.tile_runs * (kTileRun - 1));
 }
 
-// The tile that the block takes after `held`. One thread.
-__device__ __forceinline__ uint32_t TakeTile(const DiffTables& tables, uint32_t held) {
+// The tile that the block takes after `held`, in its turn `*turns`, which it counts. One thread.
+__device__ __forceinline__ uint32_t TakeTile(const DiffTables& tables, uint32_t held,
+                                             uint32_t* turns) {
   const uint32_t at = held - static_cast<uint32_t>(tables.first_held);
   if (at < tables.tile_runs * kTileRun && (at + 1) % kTileRun != 0) return held + 1;
+  if (++*turns > kBlockTurns) return static_cast<uint32_t>(tables.end_held);
   return HeldOfTurn(tables, gridDim.x + atomicAdd(&tables.counters->next_tile, 1u));
 }
 
@@ -347,9 +349,9 @@ __device__ __forceinline__ void CloseSums(const DiffTables& tables, uint32_t ten
   }
 }
 
-// A grid of any size: blocks take the next tile until there is none. kTouched: changed elements are
-// summed on both sides, beside the whole of the new one. kShare: see FindTile. Needs
-// sizeof(DiffShared) of dynamic shared memory.
+// DiffBlocks blocks, of which each takes the next tile until there is none, or it has had its
+// turns. kTouched: changed elements are summed on both sides, beside the whole of the new one.
+// kShare: see FindTile. Needs sizeof(DiffShared) of dynamic shared memory.
 template <bool kTouched, bool kShare>
 __global__ void __launch_bounds__(kDiffThreads, kDiffBlocksPerMultiprocessor)
     DiffKernel(const DiffTables tables) {
@@ -363,8 +365,9 @@ __global__ void __launch_bounds__(kDiffThreads, kDiffBlocksPerMultiprocessor)
   TilePair tile = FindTile<kShare>(tables, first_held);
   CopyFirstSteps(tile, threadIdx.x / kWarpLanes, threadIdx.x % kWarpLanes,
                  shared.ring[threadIdx.x / kWarpLanes]);
+  uint32_t turns = 1;
   while (tile.number != kNoTile) {
-    if (threadIdx.x == 0) shared.next_held = TakeTile(tables, shared.next_held);
+    if (threadIdx.x == 0) shared.next_held = TakeTile(tables, shared.next_held, &turns);
     if (tile.tensor_at != open_tensor) {
       if (open_tensor != kNoTensor) {
         CloseSums<kTouched>(tables, open_tensor, &after_sums, touched);

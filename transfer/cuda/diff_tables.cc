@@ -43,12 +43,28 @@ const uint8_t* BeginOfTensor(const TensorEntry& entry, const void* address) {
   return reinterpret_cast<const uint8_t*>(begin);
 }
 
+namespace {
+
+// Of a whole pass, by weight, the parts before part `part` of `parts`. The last ones are smaller:
+// what is still to be done once all is compared is for the last one alone.
+uint64_t WeightBefore(uint32_t part, uint32_t parts) {
+  constexpr uint32_t kMostWeight = 4;
+  uint64_t weight = 0;
+  for (uint32_t i = 0; i < part; ++i) weight += std::min(parts - i, kMostWeight);
+  return weight;
+}
+
+}  // namespace
+
 DiffTables PartOf(const DiffTables& whole, const HostTables& host, uint32_t part, uint32_t parts) {
   const std::vector<uint32_t>& held = host.held_tiles;
-  const auto span_at = [&](uint64_t i) -> uint64_t {
-    if (host.holds_all) return whole.span_count * i / parts;
+  const auto span_at = [&](uint32_t i) -> uint64_t {
+    const auto share = [&](uint64_t of) {
+      return of * WeightBefore(i, parts) / WeightBefore(parts, parts);
+    };
+    if (host.holds_all) return share(whole.span_count);
     if (i == 0) return 0;
-    const uint64_t next = held.size() * i / parts;
+    const uint64_t next = share(held.size());
     return next < held.size() ? held[next] / kSpanTileCount : whole.span_count;
   };
   const auto tile_at = [&](uint64_t span) {

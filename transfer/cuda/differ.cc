@@ -48,10 +48,6 @@ class Differ final : public CudaDiffer {
   // kCompared: it has no number yet.
   enum class Stage { kIdle, kCompared, kSealed, kFinished };
 
-  // Parts that are compared before the number is known. With all of them, the first chunks would
-  // have to wait for all.
-  uint32_t ahead() const { return (options_.parts + 1) / 2; }
-
   absl::Status ReserveOnHost(const cuda::TableSizes& sizes);
   absl::Status Compare(uint32_t part);
   absl::Status SealPart(uint32_t part);
@@ -197,7 +193,7 @@ absl::Status Differ::Start(absl::Span<const void* const> shadow,
   RETURN_IF_ERROR(cuda::ZeroAsync(sums_.get(), sums_.count(), stream));
   // It is copied as a whole.
   RETURN_IF_ERROR(cuda::ZeroAsync(chunks_.get(), chunks_.count(), stream));
-  for (uint32_t part = 0; part < ahead(); ++part) RETURN_IF_ERROR(Compare(part));
+  RETURN_IF_ERROR(Compare(0));
   stage_ = Stage::kCompared;
   return absl::OkStatus();
 }
@@ -216,7 +212,7 @@ absl::Status Differ::Seal(TransactionNumber transaction) {
   stage_ = Stage::kIdle;
   tables_.transaction = transaction.value();
   for (uint32_t part = 0; part < options_.parts; ++part) {
-    if (part >= ahead()) RETURN_IF_ERROR(Compare(part));
+    if (part > 0) RETURN_IF_ERROR(Compare(part));
     RETURN_IF_ERROR(SealPart(part));
   }
   stage_ = Stage::kSealed;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "transfer/cuda/device_scope.h"
 #include "transfer/cuda/runtime.h"
 #include "wstore/cuda.h"
 
@@ -12,7 +13,10 @@ namespace {
 
 class PoolMemory final : public CudaMemory {
  public:
+  // From any thread: pools are those of the device that is current.
   absl::StatusOr<void*> Allocate(uint64_t size_bytes, CudaStream stream) override {
+    ASSIGN_OR_RETURN(const int device, cuda::DeviceOf(stream));
+    const cuda::DeviceScope scope(device);
     std::call_once(kept_, KeepFreed);
     void* memory = nullptr;
     const absl::Status status = WSTORE_CUDA(cudaMallocAsync(&memory, size_bytes, stream));
@@ -21,6 +25,9 @@ class PoolMemory final : public CudaMemory {
   }
   // A context that is lost frees nothing, and there is nobody to tell.
   void Free(void* memory, uint64_t, CudaStream stream) override {
+    const absl::StatusOr<int> device = cuda::DeviceOf(stream);
+    if (!device.ok()) return;
+    const cuda::DeviceScope scope(*device);
     (void)WSTORE_CUDA(cudaFreeAsync(memory, stream));
   }
 
@@ -75,9 +82,13 @@ absl::StatusOr<std::string> DescribeCudaDevice() {
                       properties.minor, ", ", properties.multiProcessorCount, " multiprocessors");
 }
 
-absl::StatusOr<OwnedCudaStream> OwnedCudaStream::Create() {
+absl::StatusOr<OwnedCudaStream> OwnedCudaStream::Create(CudaPriority priority) {
+  int least = 0;
+  int greatest = 0;
+  RETURN_IF_ERROR(WSTORE_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest)));
   CudaStream stream = nullptr;
-  RETURN_IF_ERROR(WSTORE_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
+  RETURN_IF_ERROR(WSTORE_CUDA(cudaStreamCreateWithPriority(
+      &stream, cudaStreamNonBlocking, priority == CudaPriority::kHigh ? greatest : least)));
   return OwnedCudaStream(stream);
 }
 

@@ -11,6 +11,7 @@
 #include "transfer/cuda/buffer.h"
 #include "transfer/cuda/cell_tables.h"
 #include "transfer/cuda/chunk_stager.h"
+#include "transfer/cuda/device_scope.h"
 #include "transfer/cuda/piece_store.h"
 #include "transfer/cuda/replica_kernels.h"
 #include "transfer/replica/backend.h"
@@ -52,10 +53,12 @@ struct Binding {
   uint64_t unit_key[2] = {0, 0};
 };
 
+// Every function is called by whatever thread the replica has, whose device may be another.
 class CudaBackend final : public MemoryBackend {
  public:
-  CudaBackend(const CudaBackendOptions& options, cuda::PieceStore pieces)
-      : stream_(options.stream),
+  CudaBackend(const CudaBackendOptions& options, int device, cuda::PieceStore pieces)
+      : device_(device),
+        stream_(options.stream),
         memory_(options.memory),
         verify_writes_(options.verify_writes),
         pieces_(std::move(pieces)),
@@ -87,6 +90,7 @@ class CudaBackend final : public MemoryBackend {
   absl::StatusOr<uint64_t> SendUnits(absl::Span<const Unit> units);
   absl::Status LoadSpan(const DenseSource& source, uint32_t span, uint64_t* loaded);
 
+  const int device_;
   const CudaStream stream_;
   CudaMemory* const memory_;
   const bool verify_writes_;
@@ -148,6 +152,7 @@ absl::Status CheckReachable(const char* what, absl::Span<const Memory> memory) {
 
 absl::Status CudaBackend::Bind(std::shared_ptr<const Plan> plan,
                                absl::Span<const LocalBuffer> buffers) {
+  const cuda::DeviceScope scope(device_);
   RETURN_IF_ERROR(CheckReachable("buffer", buffers));
   const std::vector<cuda::CellEntry> cells = cuda::MakeCellEntries(*plan, buffers);
   std::vector<cuda::CellStretch> stretches;
@@ -188,6 +193,7 @@ absl::Status CudaBackend::Bind(std::shared_ptr<const Plan> plan,
 // --- Updates ---
 
 absl::Status CudaBackend::AcceptPiece(StagedPiece* piece) {
+  const cuda::DeviceScope scope(device_);
   ASSIGN_OR_RETURN(piece->backend_copy, pieces_.Copy(*piece));
   return absl::OkStatus();
 }
@@ -195,12 +201,14 @@ absl::Status CudaBackend::AcceptPiece(StagedPiece* piece) {
 absl::Status CudaBackend::DecodeChunks(const std::shared_ptr<const Plan>& plan, bool allow_dense,
                                        absl::Span<const DeviceChunk> chunks,
                                        absl::Span<std::optional<DecodedChunk>> decoded) {
+  const cuda::DeviceScope scope(device_);
   RETURN_IF_ERROR(CheckReachable("chunk", chunks));
   return stager_.Decode(plan, allow_dense, chunks, decoded);
 }
 
 absl::StatusOr<std::string_view> CudaBackend::ReadChunk(const DeviceChunk& chunk,
                                                         std::string* room) {
+  const cuda::DeviceScope scope(device_);
   RETURN_IF_ERROR(CheckReachable("chunk", absl::MakeConstSpan(&chunk, 1)));
   room->resize(chunk.size_bytes);
   RETURN_IF_ERROR(
@@ -210,10 +218,12 @@ absl::StatusOr<std::string_view> CudaBackend::ReadChunk(const DeviceChunk& chunk
 }
 
 absl::Status CudaBackend::FetchColumns(StagedPiece* piece) {
+  const cuda::DeviceScope scope(device_);
   return pieces_.Fetch(*static_cast<const cuda::PieceCopy*>(piece->backend_copy.get()), piece);
 }
 
 absl::Status CudaBackend::Prepare(absl::Span<const Unit> units) {
+  const cuda::DeviceScope scope(device_);
   std::lock_guard<std::mutex> lock(unit_mutex_);
   return GrowUnits(units.size());
 }
@@ -249,6 +259,7 @@ absl::StatusOr<uint64_t> CudaBackend::SendUnits(absl::Span<const Unit> units) {
 
 absl::Status CudaBackend::Read(const MemoryPass& pass, absl::Span<Unit> units,
                                absl::Span<TouchedSums> group_sums) {
+  const cuda::DeviceScope scope(device_);
   if (!pass.Enter()) return Closed();
   const auto leave = absl::MakeCleanup([&pass] { pass.Leave(); });
   while (!units.empty()) {
@@ -275,6 +286,7 @@ absl::Status CudaBackend::Read(const MemoryPass& pass, absl::Span<Unit> units,
 }
 
 absl::Status CudaBackend::Exchange(absl::Span<const Unit> units, absl::Span<UnitOutcome> outcomes) {
+  const cuda::DeviceScope scope(device_);
   if (units.empty()) return absl::OkStatus();
   std::lock_guard<std::mutex> lock(unit_mutex_);
   ASSIGN_OR_RETURN(const uint64_t groups, SendUnits(units));
@@ -295,6 +307,7 @@ absl::Status CudaBackend::Exchange(absl::Span<const Unit> units, absl::Span<Unit
 // --- Whole cells ---
 
 absl::Status CudaBackend::Audit(const MemoryPass& pass, absl::Span<Fingerprint> cells) {
+  const cuda::DeviceScope scope(device_);
   if (!pass.Enter()) return Closed();
   const auto leave = absl::MakeCleanup([&pass] { pass.Leave(); });
   RETURN_IF_ERROR(ZeroAsync(binding_.cell_sums.get(), binding_.cell_sums.count(), stream_));
@@ -343,6 +356,7 @@ absl::Status CudaBackend::LoadSpan(const DenseSource& source, uint32_t span, uin
 }
 
 absl::Status CudaBackend::Load(const DenseSource& source) {
+  const cuda::DeviceScope scope(device_);
   absl::Status status;
   uint64_t loaded = 0;
   for (uint32_t span = 0; status.ok() && span < binding_.plan->manifest().spans(); ++span) {
@@ -357,10 +371,12 @@ absl::Status CudaBackend::Load(const DenseSource& source) {
 
 absl::StatusOr<std::shared_ptr<MemoryBackend>> MakeCudaBackend(const CudaBackendOptions& options) {
   if (options.memory == nullptr) return absl::InvalidArgumentError("a CudaMemory is needed");
+  ASSIGN_OR_RETURN(const int device, cuda::DeviceOf(options.stream));
+  const cuda::DeviceScope scope(device);
   ASSIGN_OR_RETURN(cuda::PieceStore pieces,
                    cuda::PieceStore::Create(options.stream, options.memory,
                                             options.device_budget_bytes, options.pinned_bytes));
-  auto backend = std::make_shared<CudaBackend>(options, std::move(pieces));
+  auto backend = std::make_shared<CudaBackend>(options, device, std::move(pieces));
   RETURN_IF_ERROR(backend->Reserve());
   return backend;
 }

@@ -144,6 +144,16 @@ constexpr uint32_t TileRuns(uint64_t tile_count, uint64_t blocks) {
   return tile_count > one_by_one ? static_cast<uint32_t>((tile_count - one_by_one) / kTileRun) : 0;
 }
 
+// A block ends after so many turns (runs, or tiles behind them), some 200 us, so that work of a
+// stream of higher priority finds room on the device in the middle of a pass.
+inline constexpr uint32_t kBlockTurns = 2;
+// The blocks that all turns take, of which `resident` are on the device at a time.
+constexpr uint32_t DiffBlocks(uint64_t tile_count, uint64_t resident) {
+  const uint64_t turns = tile_count - TileRuns(tile_count, resident) * (kTileRun - uint64_t{1});
+  const uint64_t blocks = (turns + kBlockTurns - 1) / kBlockTurns;
+  return static_cast<uint32_t>(blocks > resident ? blocks : resident);
+}
+
 // What an audit needs: the new side of these tables, and sums only of it.
 struct AuditTables {
   const TensorEntry* tensors;

@@ -96,7 +96,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(
                                                    sizeof(id.internal)));
   }
   std::memcpy(id.internal, place.unique_id.data(), sizeof(id.internal));
-  ASSIGN_OR_RETURN(OwnedCudaStream stream, OwnedCudaStream::Create());
+  ASSIGN_OR_RETURN(OwnedCudaStream stream, OwnedCudaStream::Create(CudaPriority::kHigh));
   std::unique_ptr<Communicator> made(new Communicator(*library, std::move(stream), is_cancelled));
   Events& events = *made->events_;
   RETURN_IF_ERROR(WSTORE_CUDA(cudaGetDevice(&events.device)));

@@ -9,8 +9,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "transfer/cuda/device_scope.h"
 #include "transfer/nccl/communicator.h"
-#include "transfer/nccl/device_scope.h"
 #include "transfer/nccl/frames.h"
 #include "transfer/nccl/library.h"
 
@@ -45,14 +45,14 @@ class CudaTransferPort final : public TransferPort {
 
   absl::StatusOr<std::unique_ptr<FrameReceiver>> Join(const TransferPlan& plan, Deadline deadline,
                                                       std::function<bool()> cancelled) override {
-    const nccl::DeviceScope scope(device_);
+    const cuda::DeviceScope scope(device_);
     RETURN_IF_ERROR(CheckTransferPlan(plan));
     if (plan.route == TransferRoute::kShared) return nccl::JoinShared(plan);
     return nccl::JoinByNccl(plan, memory_, deadline, cancelled);
   }
   absl::StatusOr<std::unique_ptr<FrameSender>> Lead(const TransferPlan& plan, Deadline deadline,
                                                     std::function<bool()> cancelled) override {
-    const nccl::DeviceScope scope(device_);
+    const cuda::DeviceScope scope(device_);
     RETURN_IF_ERROR(CheckTransferPlan(plan));
     if (plan.route == TransferRoute::kShared) return nccl::LeadShared(plan);
     return nccl::LeadByNccl(plan, deadline, cancelled);
@@ -68,7 +68,7 @@ class CudaTransferPort final : public TransferPort {
 
 absl::StatusOr<std::shared_ptr<TransferPort>> MakeCudaTransferPort(CudaMemory* memory) {
   if (memory == nullptr) return absl::InvalidArgumentError("a CudaMemory is needed");
-  ASSIGN_OR_RETURN(const int device, nccl::CurrentDevice());
+  ASSIGN_OR_RETURN(const int device, cuda::CurrentDevice());
   cudaDeviceProp properties;
   RETURN_IF_ERROR(WSTORE_CUDA(cudaGetDeviceProperties(&properties, device)));
   TransferHello hello;

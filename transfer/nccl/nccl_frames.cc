@@ -4,9 +4,9 @@
 
 #include "common/status_macros.h"
 #include "transfer/cuda/buffer.h"
+#include "transfer/cuda/device_scope.h"
 #include "transfer/cuda/shared_memory.h"
 #include "transfer/nccl/communicator.h"
-#include "transfer/nccl/device_scope.h"
 #include "transfer/nccl/frames.h"
 
 namespace wstore::nccl {
@@ -24,7 +24,7 @@ class NcclReceiver final : public FrameReceiver {
         slots_(std::move(slots)),
         communicator_(std::move(communicator)) {}
   ~NcclReceiver() override {
-    const DeviceScope scope(device_);
+    const cuda::DeviceScope scope(device_);
     // Memory that NCCL may still write to is not given back. What is, goes before its stream.
     if (!communicator_->Abort()) new cuda::DeviceBuffer<uint8_t>(std::move(slots_));
     slots_ = {};
@@ -35,7 +35,7 @@ class NcclReceiver final : public FrameReceiver {
     RETURN_IF_ERROR(communicator_->CheckCancelled());
     RETURN_IF_ERROR(CheckFrame(frame, plan_, next_));
     RETURN_IF_ERROR(CheckHeldFrames(frame, entered_.size() + unreleased_));
-    const DeviceScope scope(device_);
+    const cuda::DeviceScope scope(device_);
     uint8_t* const slot = SlotOf(frame);
     if (frame.size_bytes > 0) {
       RETURN_IF_ERROR(communicator_->Broadcast(slot, slot, frame.size_bytes, kRoot, deadline));
@@ -49,7 +49,7 @@ class NcclReceiver final : public FrameReceiver {
   absl::StatusOr<std::vector<DeviceChunk>> Await(Deadline deadline) override {
     RETURN_IF_ERROR(communicator_->CheckCancelled());
     if (entered_.empty()) return absl::FailedPreconditionError("no frame was entered");
-    const DeviceScope scope(device_);
+    const cuda::DeviceScope scope(device_);
     const auto& [frame, mark] = entered_.front();
     RETURN_IF_ERROR(communicator_->Await(mark, deadline));
     std::vector<DeviceChunk> chunks = ChunksAt(frame, SlotOf(frame));
@@ -79,18 +79,18 @@ class NcclSender final : public FrameSender {
   NcclSender(const TransferPlan& plan, int device, std::unique_ptr<Communicator> communicator)
       : plan_(plan), device_(device), communicator_(std::move(communicator)) {}
   ~NcclSender() override {
-    const DeviceScope scope(device_);
+    const cuda::DeviceScope scope(device_);
     communicator_.reset();
   }
 
   absl::StatusOr<std::string> Locate(const void* data, uint64_t size_bytes) override {
-    const DeviceScope scope(device_);
+    const cuda::DeviceScope scope(device_);
     return cuda::NameMemory(data, size_bytes);
   }
   absl::Status Send(const FrameHeader& frame, const void* data, Deadline deadline) override {
     RETURN_IF_ERROR(communicator_->CheckCancelled());
     RETURN_IF_ERROR(CheckFrame(frame, plan_, next_));
-    const DeviceScope scope(device_);
+    const cuda::DeviceScope scope(device_);
     // In place: the root reads alone.
     if (frame.size_bytes > 0) {
       RETURN_IF_ERROR(communicator_->Broadcast(data, const_cast<void*>(data), frame.size_bytes,
@@ -101,7 +101,7 @@ class NcclSender final : public FrameSender {
   }
   absl::Status Drain(Deadline deadline) override {
     RETURN_IF_ERROR(communicator_->CheckCancelled());
-    const DeviceScope scope(device_);
+    const cuda::DeviceScope scope(device_);
     ASSIGN_OR_RETURN(const Communicator::Mark mark, communicator_->PutMark());
     return communicator_->Await(mark, deadline);
   }
@@ -128,7 +128,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Meet(const TransferPlan& plan, Dea
 absl::StatusOr<std::unique_ptr<FrameReceiver>> JoinByNccl(const TransferPlan& plan,
                                                           CudaMemory* memory, Deadline deadline,
                                                           const IsCancelled& is_cancelled) {
-  ASSIGN_OR_RETURN(const int device, CurrentDevice());
+  ASSIGN_OR_RETURN(const int device, cuda::CurrentDevice());
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, Meet(plan, deadline, is_cancelled));
   ASSIGN_OR_RETURN(cuda::DeviceBuffer<uint8_t> slots,
                    cuda::DeviceBuffer<uint8_t>::Create(kSlots * plan.frame_bytes, memory,
@@ -138,7 +138,7 @@ absl::StatusOr<std::unique_ptr<FrameReceiver>> JoinByNccl(const TransferPlan& pl
 
 absl::StatusOr<std::unique_ptr<FrameSender>> LeadByNccl(const TransferPlan& plan, Deadline deadline,
                                                         const IsCancelled& is_cancelled) {
-  ASSIGN_OR_RETURN(const int device, CurrentDevice());
+  ASSIGN_OR_RETURN(const int device, cuda::CurrentDevice());
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, Meet(plan, deadline, is_cancelled));
   return std::make_unique<NcclSender>(plan, device, std::move(communicator));
 }

@@ -47,6 +47,7 @@ class Replica::Impl {
   absl::StatusOr<bool> BeginUpdate(const UpdateHeader& header);
   absl::Status StageChunk(std::string_view bytes);
   absl::Status StageDeviceChunks(absl::Span<const DeviceChunk> chunks);
+  int threads() const;
   absl::StatusOr<ContributorContent> StageAll(const PatchSource& patches);
   absl::Status StageFromHistory(TransactionNumber transaction);
   absl::StatusOr<StagedReport> FinishStaging(const UpdateSummary& summary);

@@ -161,8 +161,12 @@ absl::Status Replica::Impl::StageChunk(std::string_view bytes) {
   ASSIGN_OR_RETURN(const std::shared_ptr<Staging> staging, FindStaging(view.header().transaction));
   if (staging == nullptr) return absl::OkStatus();
   RETURN_IF_ERROR(EndStaging(staging, staging->Add(view, view.header().key)));
-  staging->ReadAhead();
+  staging->WorkAhead();
   return absl::OkStatus();
+}
+
+int Replica::Impl::threads() const {
+  return std::min(options_.threads > 0 ? options_.threads : DefaultParallelism(), kStagingThreads);
 }
 
 absl::Status Replica::Impl::StageDeviceChunks(absl::Span<const DeviceChunk> chunks) {
@@ -192,7 +196,7 @@ absl::Status Replica::Impl::StageDeviceChunks(absl::Span<const DeviceChunk> chun
     if (found != staging) return absl::AbortedError("another update began meanwhile");
     RETURN_IF_ERROR(EndStaging(staging, staging->AddDecoded(*std::move(decoded[i]))));
   }
-  if (staging != nullptr) staging->ReadAhead();
+  if (staging != nullptr) staging->WorkAheadBeside(threads());
   return absl::OkStatus();
 }
 
@@ -205,18 +209,16 @@ absl::StatusOr<ContributorContent> Replica::Impl::StageAll(const PatchSource& pa
     staging = pending_->staging;
     plan = plan_;
   }
-  const int threads =
-      std::min(options_.threads > 0 ? options_.threads : DefaultParallelism(), kStagingThreads);
   const auto stage_span = [&](uint64_t span) {
     ChunkKey key{0, static_cast<uint32_t>(span), 0};
     return patches.ReadSpan(key.span, [&](const ChunkView& view) {
       RETURN_IF_ERROR(EndStaging(staging, staging->Add(view, key)));
-      staging->ReadAhead();
+      staging->WorkAhead();
       ++key.part;
       return absl::OkStatus();
     });
   };
-  RETURN_IF_ERROR(ParallelFor(plan->manifest().spans(), threads, [&](uint64_t span) {
+  RETURN_IF_ERROR(ParallelFor(plan->manifest().spans(), threads(), [&](uint64_t span) {
     return Guard([&] { return stage_span(span); });
   }));
   return staging->Content(0);

@@ -1,11 +1,13 @@
 #include "transfer/replica/staging.h"
 
 #include <algorithm>
+#include <exception>
 #include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/parallel.h"
 #include "common/status_macros.h"
 #include "transfer/replica/read_units.h"
 
@@ -13,6 +15,7 @@ namespace wstore {
 namespace {
 
 constexpr size_t kCellsToMerge = 4096;
+constexpr uint64_t kTilesToDigest = 2048;
 
 std::string Describe(const ChunkKey& key) {
   return absl::StrCat("chunk of span ", key.span, ", contributor ", key.contributor, ", part ",
@@ -86,12 +89,13 @@ absl::Status Staging::Keep(const ChunkKey& key, StagedChunk chunk) {
   incoming_.resize(header_.contributors);
   Incoming& incoming = incoming_[key.contributor];
   if (incoming.digester == nullptr) {
-    incoming.digester = std::make_unique<PatchDigester>(plan_->manifest());
+    incoming.digester = std::make_unique<ContentDigester>(plan_->manifest());
   }
+  incoming.digester->Reserve();
   unread_.reserve(unread_.size() + 1);
   StagedChunk& kept = chunks_.emplace(key, std::move(chunk)).first->second;
   ++incoming.chunks;
-  AddToDigest(kept.tiles, &incoming);
+  incoming.digester->Add(key, &kept);
   if (kept.piece != nullptr) {
     unread_.push_back(&kept);
     unread_groups_ += kept.piece->groups.size();
@@ -100,24 +104,56 @@ absl::Status Staging::Keep(const ChunkKey& key, StagedChunk chunk) {
   return absl::OkStatus();
 }
 
-void Staging::AddToDigest(const std::vector<TileRecord>& tiles, Incoming* incoming) {
-  for (const TileRecord& tile : tiles) {
-    incoming->ascends &= !incoming->last || *incoming->last < tile.place;
-    if (!incoming->ascends) return;
-    incoming->digester->Add(tile.place, tile.form, tile.changed, tile.digest);
-    incoming->last = tile.place;
+void Staging::WorkAhead() {
+  DigestAhead(kTilesToDigest, /*threads=*/1);
+  if (const std::vector<StagedChunk*> chunks = ClaimUnread(); !chunks.empty()) ReadAhead(chunks);
+}
+
+void Staging::WorkAheadBeside(int threads) {
+  const std::lock_guard<std::mutex> lock(beside_mutex_);
+  if (digesting_ahead_.valid()) digesting_ahead_.wait();
+  if (reading_ahead_.valid()) reading_ahead_.wait();
+  const std::vector<StagedChunk*> chunks = ClaimUnread();
+  try {
+    digesting_ahead_ =
+        std::async(std::launch::async, [this, threads] { DigestAhead(kTilesToDigest, threads); });
+    if (chunks.empty()) return;
+    reading_ahead_ = std::async(std::launch::async, [this, chunks] { ReadAhead(chunks); });
+  } catch (const std::exception&) {
+    // No thread, or no memory: digests are taken in the end.
+    if (!chunks.empty()) ReadAhead(chunks);
   }
 }
 
-void Staging::ReadAhead() {
-  std::vector<StagedChunk*> chunks;
-  std::vector<CellSums> cells;
+void Staging::DigestAhead(uint64_t least_tiles, int threads) {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (sealed_ || unread_groups_ < options_.read_ahead_groups) return;
-  chunks.swap(unread_);
+  if (is_digesting_ && least_tiles != ContentDigester::kAll) return;
+  digested_.wait(lock, [this] { return !is_digesting_; });
+  is_digesting_ = true;
+  for (Incoming& incoming : incoming_) {
+    if (incoming.digester == nullptr) continue;
+    const std::vector<const StagedChunk*> chunks = incoming.digester->Take(least_tiles);
+    if (chunks.empty()) continue;
+    lock.unlock();
+    const bool is_done = incoming.digester->Hash(chunks, threads);
+    lock.lock();
+    if (!is_done) incoming.digester->GiveUp();
+  }
+  is_digesting_ = false;
+  digested_.notify_all();
+}
+
+std::vector<StagedChunk*> Staging::ClaimUnread() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (sealed_ || unread_groups_ < options_.read_ahead_groups) return {};
   unread_groups_ = 0;
   ++reading_;
-  lock.unlock();
+  return std::exchange(unread_, {});
+}
+
+void Staging::ReadAhead(absl::Span<StagedChunk* const> chunks) {
+  std::vector<CellSums> cells;
+  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
   absl::Status status;
   try {
     status = ReadChunks(chunks, &cells);
@@ -220,10 +256,13 @@ std::vector<Staging::PlacedTile> Staging::SortedTiles() const {
 
 absl::Status Staging::Verify(const UpdateSummary& summary) {
   const absl::Span<const ContributorContent> contents = summary.contents;
-  const bool ascends = std::all_of(incoming_.begin(), incoming_.end(),
-                                   [](const Incoming& incoming) { return incoming.ascends; });
-  // Ascending tiles of one contributor are each there once.
-  if (ascends && contents.size() <= 1 && plan_->layout().aliases().empty()) {
+  DigestAhead(ContentDigester::kAll, std::min(DefaultParallelism(), kDigestThreads));
+  const bool is_sound =
+      std::all_of(incoming_.begin(), incoming_.end(), [](const Incoming& incoming) {
+        return incoming.digester == nullptr || incoming.digester->is_sound();
+      });
+  // Then the tiles of a contributor ascend, and each is there once.
+  if (is_sound && contents.size() <= 1 && plan_->layout().aliases().empty()) {
     return summary.is_partial ? absl::OkStatus() : CheckDigests({}, contents);
   }
   const std::vector<PlacedTile> tiles = SortedTiles();

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "transfer/replica/content_digester.h"
 #include "transfer/replica/memory_gate.h"
 #include "transfer/replica/plan.h"
 #include "transfer/replica/staged_chunk.h"
@@ -22,6 +24,9 @@
 #include "wstore/update.h"
 
 namespace wstore {
+
+// Threads that take digests of one update at most: they are on the way of every vote.
+inline constexpr int kDigestThreads = 8;
 
 // Thread-safe. Every method changes all or nothing.
 class Staging {
@@ -61,9 +66,11 @@ class Staging {
   // The same for a chunk whose piece was accepted.
   absl::Status AddDecoded(DecodedChunk chunk);
 
-  // Reads memory for what was added and not read, if it is much. To be called after each Add, or
-  // after several.
-  void ReadAhead();
+  // Takes digests of what was added, and reads memory for it, if it is much. To be called after
+  // each Add, or after several.
+  void WorkAhead();
+  // The same in threads of its own, while the caller goes on. Waits for those of the call before.
+  void WorkAheadBeside(int threads);
 
   // What has come from a contributor so far.
   //   kInvalidArgument: a tile in two chunks
@@ -98,19 +105,21 @@ class Staging {
   // Of one contributor.
   struct Incoming {
     uint64_t chunks = 0;
-    // Of all its tiles so far, while they ascend from chunk to chunk.
-    std::unique_ptr<PatchDigester> digester;
-    std::optional<TilePlace> last;
-    bool ascends = true;
+    std::unique_ptr<ContentDigester> digester;  // null: nothing has come
   };
 
   std::unique_ptr<PieceBuilder> BorrowBuilder();
   absl::Status CheckContributor(const ChunkKey& key) const;
   absl::Status Keep(const ChunkKey& key, StagedChunk chunk);
-  static void AddToDigest(const std::vector<TileRecord>& tiles, Incoming* incoming);
+  // See ContentDigester::Take. One call at a time is at work: others return, but one for kAll
+  // waits.
+  void DigestAhead(uint64_t least_tiles, int threads);
+  // Takes what is to be read ahead, if it is much; whoever has it must call ReadAhead.
+  std::vector<StagedChunk*> ClaimUnread();
+  void ReadAhead(absl::Span<StagedChunk* const> chunks);
   absl::Status ReadChunks(absl::Span<StagedChunk* const> chunks, std::vector<CellSums>* cells);
   std::vector<PlacedTile> SortedTiles() const;
-  // `tiles` may be empty where those of all contributors ascend.
+  // `tiles` may be empty where the digesters of all contributors are sound.
   absl::Status CheckDigests(absl::Span<const PlacedTile> tiles,
                             absl::Span<const ContributorContent> contents);
   Digest TakeDigest(uint16_t contributor, absl::Span<const PlacedTile> tiles);
@@ -132,6 +141,8 @@ class Staging {
   std::vector<Incoming> incoming_;  // by contributor
   uint64_t size_bytes_ = 0;
   bool sealed_ = false;
+  bool is_digesting_ = false;  // a call of DigestAhead is at work
+  std::condition_variable digested_;
   std::vector<StagedChunk*> unread_;
   uint64_t unread_groups_ = 0;
   size_t reading_ = 0;  // calls of ReadAhead that are at work
@@ -141,6 +152,11 @@ class Staging {
   std::vector<CellSums> cells_;
   size_t merged_cells_ = 0;
   std::vector<std::unique_ptr<PieceBuilder>> builders_;  // not in use
+
+  // Last, so that they end first.
+  std::mutex beside_mutex_;
+  std::future<void> digesting_ahead_;
+  std::future<void> reading_ahead_;
 };
 
 }  // namespace wstore

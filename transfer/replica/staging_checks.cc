@@ -14,9 +14,6 @@
 namespace wstore {
 namespace {
 
-// The set's digest is on the way of every vote.
-constexpr int kDigestThreads = 8;
-
 struct ClaimedGroup {
   const StagedPiece* piece;
   const StagedGroup* group;
@@ -93,7 +90,7 @@ Digest Staging::TakeDigest(uint16_t contributor, absl::Span<const PlacedTile> ti
     return PatchDigester(plan_->manifest()).Finish();
   }
   Incoming& incoming = incoming_[contributor];
-  if (incoming.ascends) return incoming.digester->Finish();
+  if (incoming.digester->is_sound()) return incoming.digester->Finish();
   std::vector<const TileRecord*> sent;
   for (const PlacedTile& placed : tiles) {
     if (placed.contributor == contributor) sent.push_back(placed.tile);

@@ -30,6 +30,9 @@ constexpr int64_t kSendMicros = 5'000'000;
 constexpr auto kPause = std::chrono::milliseconds(20);
 constexpr uint64_t kPatchShare = 16;
 constexpr uint64_t kMinPatchBytes = 16 << 20;
+// Of the copies for the server. A GPU does its copies to the host one behind the other, and the
+// small ones of ranks that stage meanwhile must not wait for all of these.
+constexpr uint64_t kCopyBytes = 2 << 20;
 
 int64_t Now() { return SystemClock().NowMonotonicMicros(); }
 
@@ -276,12 +279,18 @@ class CudaPublisherImpl final : public CudaPublisher {
     RETURN_IF_ERROR(UseCudaDevice(device_));
     std::vector<std::string_view> views;
     uint64_t used = 0;
+    uint64_t under_way = 0;
     for (const CudaChunk& chunk : chunks) {
+      if (under_way >= kCopyBytes) {
+        RETURN_IF_ERROR(copying_->Synchronize());
+        under_way = 0;
+      }
       char* const to = copies_.get() + used;
       RETURN_IF_ERROR(cuda::CopyAsync(reinterpret_cast<const char*>(chunk.data), to,
                                       chunk.size_bytes, copying_->get()));
       views.emplace_back(to, chunk.size_bytes);
       used += chunk.size_bytes;
+      under_way += chunk.size_bytes;
     }
     RETURN_IF_ERROR(copying_->Synchronize());
     return client::PutChunks(*client_->connection(), transaction, options_.contributor, views,
@@ -295,7 +304,7 @@ class CudaPublisherImpl final : public CudaPublisher {
     Fingerprint change;
     declared.touched.emplace();
     for (const TensorSums& touched : diff.touched) {
-      declared.touched->emplace(touched.tensor, touched.sums);
+      declared.touched->emplace_hint(declared.touched->end(), touched.tensor, touched.sums);
       change += touched.sums.change();
     }
     const auto content = diff.chunks.empty() ? client::Content::kSent : client::Content::kFollows;

@@ -142,6 +142,8 @@ TEST_CASE("replica memory: the Nth allocation fails") {
       "finish", for_ever, [&] { return replica.FinishStaging(update.summary).status(); },
       [&] {
         is_old();
+        // There is a slower way to the digest that needs less.
+        if (replica.status().state != ReplicaState::kReady) REQUIRE_OK(instance.Abort(update));
         REQUIRE(replica.status().state == ReplicaState::kReady);
         REQUIRE_OK(instance.Begin(update));
         REQUIRE_OK(instance.StageChunks(update));

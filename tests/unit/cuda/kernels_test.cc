@@ -145,8 +145,9 @@ struct EmulatedPass {
 
   void Compare(cuda::DiffTables part) {
     counters.next_tile = 0;
-    part.tile_runs = cuda::TileRuns(part.end_held - part.first_held, kBlocks);
-    emulation::Launch(kBlocks, cuda::kDiffThreads, [&part] {
+    const uint64_t held = part.end_held - part.first_held;
+    part.tile_runs = cuda::TileRuns(held, kBlocks);
+    emulation::Launch(cuda::DiffBlocks(held, kBlocks), cuda::kDiffThreads, [&part] {
       part.held_tiles == nullptr ? cuda::DiffKernel<true, false>(part)
                                  : cuda::DiffKernel<true, true>(part);
     });

@@ -209,14 +209,14 @@ TEST_CASE("frames are limited as the root says, or where a rank keeps them") {
 
   const RankProcess b = Process("b", 0);
   const auto at_b = fixture.Hello(b, On("h0", "g1"));
-  REQUIRE(fixture.root->plans.back().frame_bytes == 32 << 20);
+  REQUIRE(fixture.root->plans.back().frame_bytes == 64 << 20);
   const uint64_t both = fixture.Form({a, b});
-  REQUIRE(at_a->plans.back().frame_bytes == 32 << 20);
-  REQUIRE(at_b->plans.back().frame_bytes == 32 << 20);
+  REQUIRE(at_a->plans.back().frame_bytes == 64 << 20);
+  REQUIRE(at_b->plans.back().frame_bytes == 64 << 20);
   large.epoch = both;
   REQUIRE_ERROR(fixture.book.Announce(fixture.root.get(), large),
-                absl::StatusCode::kInvalidArgument, "1 to 33554432 bytes were agreed");
-  large.size_bytes = 32 << 20;
+                absl::StatusCode::kInvalidArgument, "1 to 67108864 bytes were agreed");
+  large.size_bytes = 64 << 20;
   REQUIRE_OK(fixture.book.Announce(fixture.root.get(), large));
 
   Fixture limited;

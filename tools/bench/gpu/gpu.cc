@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(const std::string& device) {
   }
   RETURN_IF_ERROR(UseCudaDevice(index));
   ASSIGN_OR_RETURN(OwnedCudaStream stream, OwnedCudaStream::Create());
-  std::unique_ptr<Gpu> gpu(new Gpu(std::move(stream)));
+  std::unique_ptr<Gpu> gpu(new Gpu(index, std::move(stream)));
   RETURN_IF_ERROR(WSTORE_CUDA(cudaEventCreate(&gpu->begun_)));
   RETURN_IF_ERROR(WSTORE_CUDA(cudaEventCreate(&gpu->ended_)));
   return gpu;

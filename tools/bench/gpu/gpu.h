@@ -21,6 +21,7 @@ class Gpu {
   static absl::StatusOr<std::unique_ptr<Gpu>> Open(const std::string& device);
   ~Gpu();
 
+  int device() const { return device_; }
   CudaStream stream() const { return stream_.get(); }
   CudaMemory* memory() const { return memory_.get(); }
 
@@ -34,9 +35,10 @@ class Gpu {
   absl::StatusOr<double> TimeCopy(const void* from, void* to, uint64_t size_bytes) const;
 
  private:
-  explicit Gpu(OwnedCudaStream stream)
-      : stream_(std::move(stream)), memory_(MakeCudaPoolMemory()) {}
+  Gpu(int device, OwnedCudaStream stream)
+      : device_(device), stream_(std::move(stream)), memory_(MakeCudaPoolMemory()) {}
 
+  const int device_;
   OwnedCudaStream stream_;
   std::unique_ptr<CudaMemory> memory_;
   cudaEvent_t begun_ = nullptr;

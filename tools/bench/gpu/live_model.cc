@@ -128,13 +128,13 @@ absl::StatusOr<std::unique_ptr<LiveRank>> LiveRank::Start(const Gpu& gpu, int de
                                                           uint64_t undo_bytes) {
   auto rank = std::make_unique<LiveRank>();
   rank->memory_ = MakeCudaPoolMemory();
-  ASSIGN_OR_RETURN(rank->stream_, OwnedCudaStream::Create());
+  ASSIGN_OR_RETURN(rank->stream_, OwnedCudaStream::Create(CudaPriority::kHigh));
   ASSIGN_OR_RETURN(rank->weights_,
                    cuda::DeviceBuffer<uint8_t>::Create(model.size_bytes, rank->memory_.get(),
                                                        rank->stream_->get()));
   RETURN_IF_ERROR(cuda::Synchronize(rank->stream_->get()));
-  RETURN_IF_ERROR(cuda::CopyAsync(weights, rank->weights_.get(), model.size_bytes, gpu.stream()));
-  RETURN_IF_ERROR(cuda::Synchronize(gpu.stream()));
+  RETURN_IF_ERROR(WSTORE_CUDA(
+      cudaMemcpyPeer(rank->weights_.get(), device, weights, gpu.device(), model.size_bytes)));
   ASSIGN_OR_RETURN(const std::shared_ptr<const WorkerBase> worker_base,
                    ReadWorkerBase(served.connect(), Soon()));
   LayoutBuilder builder(worker_base->manifest);

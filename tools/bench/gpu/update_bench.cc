@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +15,7 @@
 #include "common/status_macros.h"
 #include "store/checkpoint/checkpoint.h"
 #include "tools/bench/bench.h"
+#include "tools/bench/gpu/broadcast_bench.h"
 #include "tools/bench/gpu/gpu.h"
 #include "tools/bench/gpu/live_model.h"
 #include "tools/bench/gpu/workload.h"
@@ -29,9 +29,11 @@ namespace {
 constexpr uint64_t kLayers = 8;
 constexpr uint64_t kAllLayers = 48;
 constexpr int kRounds = 7;
+constexpr int kHistory = 2;  // versions of the densest kind that a rank can go back by
 constexpr uint64_t kTinyElements = 4096;
 constexpr char kPeer[] = "tools/bench/gpu/peer_update.py";
 constexpr double kMostDense = 0.075;
+constexpr double kBytesPerChange = 3.2;  // of bf16, encoded, where 1% changes
 
 // Seconds by the name of a part, of a program that prints one JSON object with numbers.
 double NumberOf(const std::string& json, const std::string& name) {
@@ -66,8 +68,9 @@ class UpdateBench {
     ASSIGN_OR_RETURN(served_, Served::Start(options_, *scratch_, "store"));
     const uint64_t patch_bytes = PatchBytes(layers_ == kLayers ? kMostDense : 0.01);
     RETURN_IF_ERROR(UseCudaDevice(worker_device_));
-    absl::StatusOr<std::unique_ptr<LiveRank>> rank = LiveRank::Start(
-        gpu_, worker_device_, model_, *served_, *dense_, trainer_->weights(), 2 * patch_bytes);
+    absl::StatusOr<std::unique_ptr<LiveRank>> rank =
+        LiveRank::Start(gpu_, worker_device_, model_, *served_, *dense_, trainer_->weights(),
+                        kHistory * patch_bytes);
     RETURN_IF_ERROR(UseCudaDevice(trainer_device_));
     RETURN_IF_ERROR(rank.status());
     rank_ = *std::move(rank);
@@ -85,6 +88,16 @@ class UpdateBench {
     }
     empty_pause_ = MedianOf(pauses);
     options_.report(absl::StrFormat("update: pause of a tiny set %.2f ms", empty_pause_ * 1e3));
+    return absl::OkStatus();
+  }
+
+  // Until the rank's history is full: from then on an update takes the memory that the oldest one
+  // gives back, as it does in a fleet that has run for a while.
+  absl::Status Warm(double density) {
+    for (int i = 0; i < kHistory + 2; ++i) {
+      RETURN_IF_ERROR(trainer_->Change(model_.manifest.elements(), density));
+      RETURN_IF_ERROR(Publish(PublishDurability::kAsync).status());
+    }
     return absl::OkStatus();
   }
 
@@ -121,6 +134,7 @@ class UpdateBench {
     ASSIGN_OR_RETURN(const std::string peer, Peer(density));
     Add(name, MedianOf(all), "tensor by tensor", NumberOf(peer, "update"));
     if (!is_async) return absl::OkStatus();
+    times_.emplace_back(density, MedianOf(all));
     pause_ = MedianOf(pauses);
     const double scale = static_cast<double>(kAllLayers) / static_cast<double>(layers_);
     Add(absl::StrCat("pause of ", layers_, " layers, as of 48, ", DensityName(density)),
@@ -147,6 +161,33 @@ class UpdateBench {
     }
     Add(absl::StrCat("pause of going back, ", layers_, " layers, ", DensityName(density)),
         MedianOf(pauses), "pause of the publish", pause_);
+    return absl::OkStatus();
+  }
+
+  // What goes from GPU to GPU, beside NCCL alone; and the density from which on a broadcast of all
+  // weights, without checks and without a way back, takes less time than an update.
+  absl::Status MeasureBroadcasts(double density) {
+    const auto elements = static_cast<double>(model_.manifest.elements());
+    const auto bytes = static_cast<uint64_t>(elements * density * kBytesPerChange);
+    ASSIGN_OR_RETURN(const BroadcastTimes times,
+                     MeasureBroadcast(trainer_device_, worker_device_, bytes, model_.size_bytes));
+    Add(absl::StrCat("broadcast of ", bytes >> 20, " MiB, ", DensityName(density)), times.frames,
+        "ncclBroadcast", times.bare);
+    options_.report(absl::StrFormat(
+        "update: a broadcast of %d MiB takes %.2f ms in frames and %.2f bare; of all weights %.1f",
+        bytes >> 20, times.frames * 1e3, times.bare * 1e3, times.dense * 1e3));
+    std::sort(times_.begin(), times_.end());
+    for (size_t i = 1; i < times_.size(); ++i) {
+      const auto [low, fast] = times_[i - 1];
+      const auto [high, slow] = times_[i];
+      if (fast > times.dense || slow <= times.dense) continue;
+      const double at = low + (high - low) * (times.dense - fast) / (slow - fast);
+      options_.report(absl::StrFormat(
+          "update: as much time as a broadcast of all weights at %.1f%% changed", at * 100));
+      Add(absl::StrFormat("an update of %.1f%%, between %s and %s", at * 100, DensityName(low),
+                          DensityName(high)),
+          times.dense, "a broadcast of all weights", times.dense);
+    }
     return absl::OkStatus();
   }
 
@@ -230,7 +271,8 @@ class UpdateBench {
   std::unique_ptr<LiveRank> rank_;
   std::unique_ptr<Trainer> trainer_;
   double empty_pause_ = 0;
-  double pause_ = 0;  // of the publish that was measured last
+  double pause_ = 0;                              // of the publish that was measured last
+  std::vector<std::pair<double, double>> times_;  // of async updates, by density
   std::vector<Measurement> results_;
 };
 
@@ -246,29 +288,23 @@ absl::StatusOr<std::vector<Measurement>> RunGpuUpdate(const Options& given) {
   if (!options.has_peer) {
     options.report(absl::StrCat("update: no rival: it is ", kPeer, ", and needs PyTorch"));
   }
-  std::vector<Measurement> results;
-  {
-    UpdateBench bench(options, *gpu, device, kLayers);
-    RETURN_IF_ERROR(bench.Prepare());
-    RETURN_IF_ERROR(bench.MeasureEmpty());
-    for (const double density : {0.001, 0.01, kMostDense}) {
-      RETURN_IF_ERROR(bench.Measure(density, PublishDurability::kAsync));
-      RETURN_IF_ERROR(bench.CheckRank());
-    }
+  const bool has_all = options.full && !options.colocated;
+  UpdateBench bench(options, *gpu, device, has_all ? kAllLayers : kLayers);
+  RETURN_IF_ERROR(bench.Prepare());
+  RETURN_IF_ERROR(bench.Warm(has_all ? 0.01 : kMostDense));
+  RETURN_IF_ERROR(bench.MeasureEmpty());
+  for (const double density : {0.001, 0.01, kMostDense}) {
+    if (has_all && density != 0.01) continue;
+    RETURN_IF_ERROR(bench.Measure(density, PublishDurability::kAsync));
+    RETURN_IF_ERROR(bench.CheckRank());
+  }
+  if (!has_all) {
     RETURN_IF_ERROR(bench.Measure(0.01, PublishDurability::kSync));
     RETURN_IF_ERROR(bench.Measure(0.01, PublishDurability::kAsync));
     RETURN_IF_ERROR(bench.MeasureRollback(0.01));
-    results = bench.Take();
   }
-  if (options.colocated || !options.full) return results;
-  UpdateBench bench(options, *gpu, device, kAllLayers);
-  RETURN_IF_ERROR(bench.Prepare());
-  RETURN_IF_ERROR(bench.MeasureEmpty());
-  RETURN_IF_ERROR(bench.Measure(0.01, PublishDurability::kAsync));
-  RETURN_IF_ERROR(bench.CheckRank());
-  std::vector<Measurement> more = bench.Take();
-  std::move(more.begin(), more.end(), std::back_inserter(results));
-  return results;
+  if (!options.colocated) RETURN_IF_ERROR(bench.MeasureBroadcasts(0.01));
+  return bench.Take();
 }
 
 }  // namespace wstore::bench

@@ -31,7 +31,7 @@ class GpuMemory final : public Device {
 
   absl::Status Open() {
     RETURN_IF_ERROR(UseCudaDevice(index_));
-    ASSIGN_OR_RETURN(stream_, OwnedCudaStream::Create());
+    ASSIGN_OR_RETURN(stream_, OwnedCudaStream::Create(CudaPriority::kHigh));
     memory_ = MakeCudaPoolMemory();
     return absl::OkStatus();
   }

@@ -28,7 +28,7 @@ namespace wstore {
 
 struct TransferLeadOptions {
   uint32_t contributor = 0;
-  // Of a frame at most. 0: 32 MiB in groups with ranks over NCCL, which keep memory for two; where
+  // Of a frame at most. 0: 64 MiB in groups with ranks over NCCL, which keep memory for two; where
   // all ranks share this memory frames are kept nowhere, and may have kMaxFrameBytes.
   uint64_t frame_bytes = 0;
   int64_t join_micros = 15'000'000;

@@ -49,10 +49,14 @@ absl::Status UseCudaDevice(int index);
 // "NVIDIA H200, compute capability 9.0, 132 multiprocessors" of this thread's device.
 absl::StatusOr<std::string> DescribeCudaDevice();
 
+// kHigh: its blocks go before those of other streams of the process that have not been started. For
+// work that is short, and that somebody waits for.
+enum class CudaPriority { kNormal, kHigh };
+
 // A stream of its own, that does not wait for the legacy default stream. Move-only.
 class OwnedCudaStream {
  public:
-  static absl::StatusOr<OwnedCudaStream> Create();
+  static absl::StatusOr<OwnedCudaStream> Create(CudaPriority priority = CudaPriority::kNormal);
   ~OwnedCudaStream();
   OwnedCudaStream(OwnedCudaStream&& other) noexcept;
   OwnedCudaStream& operator=(OwnedCudaStream&& other) noexcept;

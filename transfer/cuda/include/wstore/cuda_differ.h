@@ -11,7 +11,7 @@
 // A pass may be done in parts, so that the chunks of one can be sent while the next is compared;
 // and it may be begun before the transaction's number is known, which chunks are sealed with:
 //
-//   RETURN_IF_ERROR(differ->Start(shadow, weights));                // half of the parts
+//   RETURN_IF_ERROR(differ->Start(shadow, weights));                // the first part
 //   RETURN_IF_ERROR(differ->Seal(transaction));                     // and the rest
 //   for (bool is_last = false; !is_last;) {
 //     ASSIGN_OR_RETURN(const CudaDiffPart part, differ->NextPart());  // waits for it
@@ -57,7 +57,8 @@ struct CudaDifferOptions {
   // Whether to sum the changed elements on both sides: what a publish declares, and what gives the
   // sums of the shadow, by which one that has drifted from the parent version is seen.
   bool with_touched_sums = true;
-  // How many parts a pass is done in, 1 to kMaxDiffParts. Each but the first costs launches.
+  // How many parts a pass is done in, 1 to kMaxDiffParts. Each but the first costs launches. The
+  // last ones are smaller.
   uint32_t parts = 1;
   // What is compared. Chunks, digest and sums are those of a contributor that has just these
   // elements, also where it has a tile in part.
@@ -104,7 +105,7 @@ class CudaDiffer {
                                                             const CudaDifferOptions& options);
   virtual ~CudaDiffer() = default;
 
-  // Puts the comparison of the first half of the parts (of one: of all) on the stream and returns.
+  // Puts the comparison of the first part (of one: of all) on the stream and returns.
   // A pass that was not finished is given up. shadow, weights: for each tensor of the manifest the
   // address of its first element in the share, at a multiple of the element's width (null where
   // there is none); the memory must stay, and the weights unchanged, until the pass is done, or

@@ -61,10 +61,10 @@ struct CudaPublisherOptions {
 // How long the steps of the latest Publish took, in microseconds. Those before `diff` are within
 // it; `diff` and those after it come one after another, and `all` is their sum.
 struct CudaPublishTimes {
-  int64_t begin = 0;  // until the server had begun it, and the GPU had half of the parts to compare
-  int64_t first = 0;  // until the first part was encoded
-  int64_t diff = 0;   // until the last part was, and ranks had been sent those before
-  int64_t send = 0;   // of the last part; of all of them, if they were held for before_sending
+  int64_t begin = 0;   // until the server had begun it, and the GPU had the first part to compare
+  int64_t first = 0;   // until the first part was encoded
+  int64_t diff = 0;    // until the last part was, and ranks had been sent those before
+  int64_t send = 0;    // of the last part; of all of them, if they were held for before_sending
   int64_t digest = 0;  // until the digest and the sums of all were known
   int64_t commit = 0;  // until it was decided
   int64_t all = 0;

@@ -5,11 +5,18 @@
 #include "common/status_macros.h"
 #include "transfer/cuda/runtime.h"
 
-namespace wstore::nccl {
+namespace wstore::cuda {
 
 inline absl::StatusOr<int> CurrentDevice() {
   int device = 0;
   RETURN_IF_ERROR(WSTORE_CUDA(cudaGetDevice(&device)));
+  return device;
+}
+
+// A stream's.
+inline absl::StatusOr<int> DeviceOf(CudaStream stream) {
+  int device = 0;
+  RETURN_IF_ERROR(WSTORE_CUDA(cudaStreamGetDevice(stream, &device)));
   return device;
 }
 
@@ -27,4 +34,4 @@ class DeviceScope {
   int before_ = 0;
 };
 
-}  // namespace wstore::nccl
+}  // namespace wstore::cuda
