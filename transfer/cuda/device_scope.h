@@ -14,7 +14,7 @@ inline absl::StatusOr<int> CurrentDevice() {
 }
 
 // A stream's.
-inline absl::StatusOr<int> DeviceOf(CudaStream stream) {
+inline absl::StatusOr<int> DeviceOf(cudaStream_t stream) {
   int device = 0;
   RETURN_IF_ERROR(WSTORE_CUDA(cudaStreamGetDevice(stream, &device)));
   return device;

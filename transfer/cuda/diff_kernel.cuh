@@ -297,7 +297,7 @@ __device__ __forceinline__ uint32_t TakeTile(const DiffTables& tables, uint32_t 
                                              uint32_t* turns) {
   const uint32_t at = held - static_cast<uint32_t>(tables.first_held);
   if (at < tables.tile_runs * kTileRun && (at + 1) % kTileRun != 0) return held + 1;
-  if (++*turns > kBlockTurns) return static_cast<uint32_t>(tables.end_held);
+  if (++*turns > tables.block_turns) return static_cast<uint32_t>(tables.end_held);
   return HeldOfTurn(tables, gridDim.x + atomicAdd(&tables.counters->next_tile, 1u));
 }
 

@@ -118,39 +118,15 @@ absl::Status Differ::Reserve() {
   RETURN_IF_ERROR(take(&leaf_digests_, uint64_t{sizes.max_leaves} * 8));
   RETURN_IF_ERROR(take(&tile_digests_, digests * 8));
   RETURN_IF_ERROR(ReserveOnHost(sizes));
-  tables_ = {table_.tensors(),
-             table_.tile_tensors(),
-             table_.held_tiles(),
-             table_.multipliers(),
-             tiles_.get(),
-             sums_.get(),
-             counters_.get(),
-             marks_.get(),
-             slab_.get(),
-             arena_.get(),
-             items_.get(),
-             chunks_.get(),
-             pieces_.get(),
-             block_sums_.get(),
-             leaves_.get(),
-             leaf_digests_.get(),
-             tile_digests_.get(),
-             sizes.slab_bytes,
-             sizes.arena_bytes,
-             0,
-             tile_count,
-             0,
-             table_.host().held_count(),
-             0,
-             kChunkTargetBytes,
-             0,
-             static_cast<uint32_t>(manifest_.spans()),
-             sizes.max_chunks,
-             sizes.max_pieces,
-             sizes.max_leaves,
-             options_.contributor,
-             options_.with_touched_sums ? 1u : 0u,
-             0};
+  tables_ = {table_.tensors(), table_.tile_tensors(), table_.held_tiles(), table_.multipliers(),
+             tiles_.get(), sums_.get(), counters_.get(), marks_.get(), slab_.get(), arena_.get(),
+             items_.get(), chunks_.get(), pieces_.get(), block_sums_.get(), leaves_.get(),
+             leaf_digests_.get(), tile_digests_.get(), sizes.slab_bytes, sizes.arena_bytes, 0,
+             tile_count, 0, table_.host().held_count(), 0, kChunkTargetBytes, 0,
+             static_cast<uint32_t>(manifest_.spans()), sizes.max_chunks, sizes.max_pieces,
+             sizes.max_leaves, options_.contributor, options_.with_touched_sums ? 1u : 0u, 0,
+             // In parts, so that somebody may stage the one before.
+             options_.parts > 1 ? cuda::kFewTurns : cuda::kAllTurns};
   return Synchronize(options_.stream);
 }
 

@@ -43,7 +43,7 @@ absl::Status LaunchDiff(const DiffTables& tables, CudaStream stream) {
       tables.held_tiles == nullptr
           ? (tables.sums_touched != 0 ? StartDiff<true, false> : StartDiff<false, false>)
           : (tables.sums_touched != 0 ? StartDiff<true, true> : StartDiff<false, true>);
-  return start(with_runs, DiffBlocks(HeldCount(tables), blocks), stream);
+  return start(with_runs, DiffBlocks(HeldCount(tables), blocks, tables.block_turns), stream);
 }
 
 absl::Status LaunchChunks(const DiffTables& tables, CudaStream stream) {

@@ -147,10 +147,12 @@ struct EmulatedPass {
     counters.next_tile = 0;
     const uint64_t held = part.end_held - part.first_held;
     part.tile_runs = cuda::TileRuns(held, kBlocks);
-    emulation::Launch(cuda::DiffBlocks(held, kBlocks), cuda::kDiffThreads, [&part] {
-      part.held_tiles == nullptr ? cuda::DiffKernel<true, false>(part)
-                                 : cuda::DiffKernel<true, true>(part);
-    });
+    part.block_turns = held % 2 == 0 ? cuda::kFewTurns : cuda::kAllTurns;
+    emulation::Launch(cuda::DiffBlocks(held, kBlocks, part.block_turns), cuda::kDiffThreads,
+                      [&part] {
+                        part.held_tiles == nullptr ? cuda::DiffKernel<true, false>(part)
+                                                   : cuda::DiffKernel<true, true>(part);
+                      });
   }
   static void Seal(const cuda::DiffTables& part) {
     using emulation::Launch;
