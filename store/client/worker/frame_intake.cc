@@ -142,6 +142,10 @@ void FrameIntake::Log(const std::string& line) const {
   if (options_.log) options_.log(line);
 }
 
+void FrameIntake::AtStep(std::string_view step) const {
+  if (options_.on_step) options_.on_step(step);
+}
+
 std::shared_ptr<FrameIntake::Group> FrameIntake::Find(uint64_t epoch) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = groups_.find(epoch);
@@ -155,6 +159,7 @@ void FrameIntake::SendJoined(uint64_t epoch, const absl::Status& status) {
 }
 
 void FrameIntake::SendHello() {
+  AtStep("hello");
   v1::FromRank message;
   *message.mutable_transfer() = wire::ToProto(options_.port->hello());
   options_.send(std::move(message));
@@ -192,6 +197,7 @@ void FrameIntake::Planned(const TransferPlan& plan, uint32_t contributor) {
 void FrameIntake::Join(const std::shared_ptr<Group>& group) {
   NameThread("ws-join");
   if (options_.on_thread) options_.on_thread();
+  AtStep("joining");
   absl::StatusOr<std::unique_ptr<FrameReceiver>> receiver =
       options_.port->Join(group->plan, Deadline::After(options_.join_micros),
                           [group] { return group->is_ended.load(); });
@@ -342,6 +348,7 @@ bool FrameIntake::EnterNext() {
   if (group->receiver != nullptr) status = group->receiver->Enter(*frame, deadline);
   if (status.ok()) {
     entered_.push_back({group, *std::move(frame), deadline});
+    AtStep("receiving");
   } else {
     Break(group, status, /*tell=*/true);
   }

@@ -16,6 +16,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -79,6 +80,7 @@ class FrameIntake {
     std::function<void(v1::FromRank)> send;
     std::function<void()> on_thread;
     std::function<void(const std::string&)> log;
+    std::function<void(std::string_view)> on_step;  // as WorkerOptions has it
     int64_t join_micros = 15'000'000;
     int64_t frame_micros = 5'000'000;  // of one that was announced
   };
@@ -112,6 +114,7 @@ class FrameIntake {
   void SendJoined(uint64_t epoch, const absl::Status& status);
   void SendHello();
   void Log(const std::string& line) const;
+  void AtStep(std::string_view step) const;
   std::shared_ptr<Group> Find(uint64_t epoch);
 
   const Options options_;

@@ -135,6 +135,7 @@ absl::Status Worker::Impl::Start(std::shared_ptr<const Layout> layout,
     intake.send = [this](v1::FromRank message) { link_->Send(std::move(message)); };
     intake.on_thread = options_.on_thread;
     intake.log = options_.log;
+    intake.on_step = options_.on_step;
     intake_ = std::make_unique<client::FrameIntake>(std::move(intake));
   }
   stage_ = std::make_unique<client::JobThread>("ws-stage", options_.on_thread);
