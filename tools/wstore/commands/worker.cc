@@ -247,7 +247,11 @@ class WorkerCommand final : public Command {
     }
     options->on_step = [this, step = parts[0],
                         number = parts[1] == "stop" ? SIGSTOP : SIGKILL](std::string_view reached) {
-      if (reached == step && has_served_.exchange(false)) kill(getpid(), number);
+      if (reached != step) return;
+      // The first hello comes before it serves.
+      if (step == "hello" ? !has_said_hello_.exchange(true) : has_served_.exchange(false)) {
+        kill(getpid(), number);
+      }
     };
     return absl::OkStatus();
   }
@@ -371,6 +375,7 @@ class WorkerCommand final : public Command {
   std::string name_;
   int64_t step_micros_ = 0;
   std::atomic<bool> has_served_ = false;
+  std::atomic<bool> has_said_hello_ = false;
 };
 
 }  // namespace
