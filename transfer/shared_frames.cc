@@ -29,11 +29,12 @@ class SharedReceiver final : public FrameReceiver {
     const FrameHeader frame = std::move(entered_.front());
     entered_.pop_front();
     const uint8_t* data = nullptr;
-    if (frame.size_bytes > 0) {
+    const bool is_mine = IsFor(frame, plan_.index);
+    if (is_mine && frame.size_bytes > 0) {
       ASSIGN_OR_RETURN(data, open_(frame.location, frame.size_bytes));
     }
     ++unreleased_;
-    return ChunksAt(frame, data);
+    return is_mine ? ChunksAt(frame, data) : std::vector<DeviceChunk>();
   }
   void Release() override { --unreleased_; }
   void Cancel() override { cancelled_.store(true); }

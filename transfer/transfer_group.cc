@@ -1,5 +1,6 @@
 #include "wstore/transfer_group.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -95,6 +96,17 @@ absl::Status CheckTransferPlan(const TransferPlan& plan) {
                    plan.frame_bytes, " bytes; at most ", kMaxFrameBytes, " are allowed"));
 }
 
+bool IsFor(const FrameHeader& frame, uint32_t index) {
+  return frame.audience.empty() ||
+         std::binary_search(frame.audience.begin(), frame.audience.end(), index);
+}
+
+bool IsForAllOf(const FrameHeader& frame, uint32_t size) {
+  if (frame.audience.empty() || size < 2) return true;
+  // They ascend from 1 on.
+  return frame.audience.size() >= size - 1 && frame.audience[size - 2] == size - 1;
+}
+
 absl::Status CheckFrame(const FrameHeader& frame, const TransferPlan& plan,
                         uint64_t next_sequence) {
   if (frame.epoch != plan.epoch || frame.sequence != next_sequence) {
@@ -106,7 +118,15 @@ absl::Status CheckFrame(const FrameHeader& frame, const TransferPlan& plan,
     return absl::InvalidArgumentError(absl::StrCat("frame ", frame.sequence, " of group ",
                                                    frame.epoch, " is refused: ", what...));
   };
-  const bool is_end = frame.is_last && frame.size_bytes == 0 && frame.chunks.empty();
+  uint64_t before = 0;
+  for (const uint32_t index : frame.audience) {
+    if (index <= before) {
+      return refuse("its audience has ", index, " behind ", before, "; it ascends from 1 on");
+    }
+    before = index;
+  }
+  const bool is_end =
+      frame.audience.empty() && frame.is_last && frame.size_bytes == 0 && frame.chunks.empty();
   if (is_end) return absl::OkStatus();
   if (frame.size_bytes == 0 || frame.size_bytes > plan.frame_bytes || frame.chunks.empty()) {
     return refuse(frame.chunks.size(), " chunks in ", frame.size_bytes, " bytes; 1 to ",

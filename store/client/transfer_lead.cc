@@ -73,7 +73,7 @@ class LeadImpl final : public TransferLead {
   absl::Status SendPart(TransactionNumber transaction, absl::Span<const DeviceChunk> chunks,
                         SetPart part, Deadline deadline) override {
     if (!sending_ || sending_->transaction != transaction) {
-      sending_ = Sending{transaction, ReadyGroup(), absl::OkStatus()};
+      sending_ = Sending{transaction, ReadyGroup(), absl::OkStatus(), 0};
     }
     absl::Status status = sending_->status;
     if (status.ok()) {
@@ -89,8 +89,7 @@ class LeadImpl final : public TransferLead {
  private:
   struct Group {
     uint64_t epoch = 0;
-    uint32_t size = 0;
-    uint64_t frame_bytes = 0;
+    client::FrameTakers takers;
     bool has_shared = false;
     std::string unique_id;
     std::atomic<bool> is_ended{false};
@@ -107,6 +106,7 @@ class LeadImpl final : public TransferLead {
     TransactionNumber transaction;
     std::shared_ptr<Group> group;  // null: none was ready
     absl::Status status;           // of the part that failed
+    uint64_t unsent = 0;           // chunks that nobody wants, and no frame has told so far
   };
 
   std::string Describe(size_t ranks) const {
@@ -142,7 +142,8 @@ class LeadImpl final : public TransferLead {
 
   absl::Status SendFrames(Group& group, TransactionNumber transaction,
                           absl::Span<const DeviceChunk> chunks, SetPart part, Deadline deadline) {
-    for (client::Stretch& stretch : client::CutFrames(chunks, group.frame_bytes, part)) {
+    for (client::Stretch& stretch :
+         client::CutFrames(chunks, group.takers, part, &sending_->unsent)) {
       FrameHeader& frame = stretch.frame;
       frame.epoch = group.epoch;
       frame.sequence = group.next_frame;
@@ -255,13 +256,21 @@ class LeadImpl final : public TransferLead {
   void Planned(const v1::ToRoot::Plan& plan) {
     auto group = std::make_shared<Group>();
     group->epoch = plan.epoch();
-    group->size = plan.size();
-    group->frame_bytes = plan.frame_bytes();
+    group->takers.communicator = plan.size();
+    group->takers.frame_bytes = plan.frame_bytes();
     std::vector<TransferLeadStatus::Rank> ranks;
     for (const v1::ToRoot::Member& member : plan.members()) {
       const TransferRoute route = wire::FromProto(member.route());
       ranks.push_back({absl::StrCat(member.instance(), "/", member.rank()), route, member.why()});
       group->has_shared = group->has_shared || route == TransferRoute::kShared;
+      if (route == TransferRoute::kService) continue;
+      client::FrameTakers::Member taker{member.index(), {}};
+      if (member.has_tensors()) {
+        // The server has checked them.
+        absl::StatusOr<TensorSet> tensors = wire::FromProto(member.tensors(), UINT32_MAX);
+        if (tensors.ok()) taker.tensors = *std::move(tensors);
+      }
+      group->takers.members.push_back(std::move(taker));
     }
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -271,7 +280,7 @@ class LeadImpl final : public TransferLead {
       groups_[group->epoch] = group;
       planned_ = group->epoch;
     }
-    if (group->size == 0) return;
+    if (group->takers.communicator == 0) return;
     const absl::StatusOr<std::string> id = port_->NewUniqueId();
     if (!id.ok()) {
       Forget(group->epoch, std::string(id.status().message()));
@@ -289,10 +298,10 @@ class LeadImpl final : public TransferLead {
     if (options_.on_thread) options_.on_thread();
     TransferPlan plan;
     plan.epoch = group->epoch;
-    plan.route = group->size > 0 ? TransferRoute::kNccl : TransferRoute::kShared;
+    plan.route = group->takers.communicator > 0 ? TransferRoute::kNccl : TransferRoute::kShared;
     plan.unique_id = group->unique_id;
-    plan.size = group->size;
-    plan.frame_bytes = group->frame_bytes;
+    plan.size = group->takers.communicator;
+    plan.frame_bytes = group->takers.frame_bytes;
     absl::StatusOr<std::unique_ptr<FrameSender>> sender = port_->Lead(
         plan, Deadline::After(options_.join_micros), [group] { return group->is_ended.load(); });
     if (sender.ok()) {

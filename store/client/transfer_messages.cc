@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace wstore::wire {
 namespace {
@@ -41,10 +42,11 @@ v1::TransferHello ToProto(const TransferHello& hello) {
   out.set_device(hello.device);
   out.set_nccl_version(hello.nccl_version);
   for (const auto& [name, value] : hello.environment) (*out.mutable_environment())[name] = value;
+  if (!hello.tensors.is_all()) *out.mutable_tensors() = ToProto(hello.tensors);
   return out;
 }
 
-absl::StatusOr<TransferHello> FromProto(const v1::TransferHello& hello) {
+absl::StatusOr<TransferHello> FromProto(const v1::TransferHello& hello, size_t tensors) {
   size_t longest = std::max(hello.host().size(), hello.device().size());
   for (const auto& [name, value] : hello.environment()) {
     longest = std::max({longest, name.size(), value.size()});
@@ -59,6 +61,9 @@ absl::StatusOr<TransferHello> FromProto(const v1::TransferHello& hello) {
   out.device = hello.device();
   out.nccl_version = hello.nccl_version();
   out.environment.insert(hello.environment().begin(), hello.environment().end());
+  if (hello.has_tensors()) {
+    ASSIGN_OR_RETURN(out.tensors, FromProto(hello.tensors(), tensors));
+  }
   return out;
 }
 
@@ -154,6 +159,8 @@ v1::Frame ToProto(const FrameHeader& frame) {
   }
   out.set_is_last(frame.is_last);
   out.set_location(frame.location);
+  for (const uint32_t index : frame.audience) out.add_audience(index);
+  out.set_unsent_chunks(frame.unsent_chunks);
   return out;
 }
 
@@ -169,6 +176,8 @@ FrameHeader FromProto(const v1::Frame& frame) {
   }
   out.is_last = frame.is_last();
   out.location = frame.location();
+  out.audience.assign(frame.audience().begin(), frame.audience().end());
+  out.unsent_chunks = frame.unsent_chunks();
   return out;
 }
 

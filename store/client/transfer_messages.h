@@ -30,9 +30,10 @@ v1::Frame ToProto(const FrameHeader& frame);
 // Not of a set of all tensors, about which nothing is said.
 v1::TensorRanges ToProto(const TensorSet& tensors);
 
-// kInvalidArgument: a text of more than 4 KiB, or more than 64 settings
-absl::StatusOr<TransferHello> FromProto(const v1::TransferHello& hello);
-// `tensors`: how many there are. Errors: see TensorSet::Create; also ranges without an end
+// `tensors`: how many there are.
+//   kInvalidArgument: a text of more than 4 KiB, or more than 64 settings; see TensorSet::Create
+absl::StatusOr<TransferHello> FromProto(const v1::TransferHello& hello, size_t tensors);
+// Errors: see TensorSet::Create; also ranges without an end
 absl::StatusOr<TensorSet> FromProto(const v1::TensorRanges& ranges, size_t tensors);
 TransferRoute FromProto(v1::TransferRoute route);
 TransferPlan FromProto(const v1::TransferPlan& plan);

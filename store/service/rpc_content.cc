@@ -176,9 +176,7 @@ class DifferenceProducer final : public Producer<v1::ReadDifferenceResponse> {
   bool IsWanted(uint32_t span) const {
     const Manifest& manifest = live_.manifest();
     if (tensors_.is_all() || span >= manifest.spans()) return true;
-    const uint64_t first = span * kSpanTiles;
-    const uint64_t last = std::min(first + kSpanTiles, manifest.tiles()) - 1;
-    return tensors_.HasAnyOf({manifest.PlaceOf(first).tensor, manifest.PlaceOf(last).tensor + 1});
+    return tensors_.HasAnyOf(TensorsOfSpan(manifest, span));
   }
 
   void PassUnwanted() {

@@ -70,6 +70,8 @@ class LeadReactor final : public grpc::ServerBidiReactor<v1::FromRoot, v1::ToRoo
         added.set_rank(member.rank.rank);
         added.set_route(wire::ToProto(member.choice.route));
         added.set_why(member.choice.why);
+        added.set_index(member.index);
+        if (!member.tensors.is_all()) *added.mutable_tensors() = wire::ToProto(member.tensors);
       }
       outbox.Push(std::move(message));
     }
@@ -116,7 +118,8 @@ class LeadReactor final : public grpc::ServerBidiReactor<v1::FromRoot, v1::ToRoo
 
   absl::Status Hello(const v1::FromRoot::Hello& request) {
     if (has_hello_) return absl::InvalidArgumentError("a publisher says hello once a stream");
-    ASSIGN_OR_RETURN(TransferHello hello, wire::FromProto(request.transfer()));
+    ASSIGN_OR_RETURN(TransferHello hello,
+                     wire::FromProto(request.transfer(), service_.live().manifest().size()));
     has_hello_ = true;
     service_.fleet().Lead(request.contributor(), sink_, peer_, std::move(hello),
                           request.frame_bytes(), Closer());

@@ -456,7 +456,8 @@ class AttachReactor final : public grpc::ServerBidiReactor<v1::FromRank, v1::ToR
         return absl::OkStatus();
       }
       case v1::FromRank::kTransfer: {
-        ASSIGN_OR_RETURN(TransferHello hello, wire::FromProto(request_.transfer()));
+        ASSIGN_OR_RETURN(TransferHello hello,
+                         wire::FromProto(request_.transfer(), service_.live().manifest().size()));
         fleet.TransferHello(registration_->process, sink_.get(), std::move(hello));
         return absl::OkStatus();
       }

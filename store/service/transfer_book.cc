@@ -160,6 +160,12 @@ absl::Status TransferBook::Announce(const RootSink* sink, const FrameHeader& fra
   plan.epoch = group.epoch;
   plan.frame_bytes = FrameBytes(*root, group);
   RETURN_IF_ERROR(CheckFrame(frame, plan, group.next_frame));
+  if (!frame.audience.empty() && frame.audience.back() > group.members.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("frame ", frame.sequence, " of group ",
+                                                   frame.epoch, " is refused: it is for ",
+                                                   frame.audience.back(), ", and the group has ",
+                                                   group.members.size(), " ranks, counted from 1"));
+  }
   ++group.next_frame;
   if (found == &root->ready && root->old) {
     End(*root, root->old, "another group has taken its place", /*tell_root=*/true);
@@ -194,12 +200,16 @@ TransferBook::Group TransferBook::Plan(const Root& root, std::vector<RootPlan::M
     if (choice.route != TransferRoute::kService && !ranks_.at(processes[i]).is_usable) {
       choice = {TransferRoute::kService, "it has failed, and has not said hello since"};
     }
-    members->push_back({processes[i].first, choice});
-    if (choice.route == TransferRoute::kService) continue;
-    const bool is_nccl = choice.route == TransferRoute::kNccl;
-    group.members[processes[i]] = {choice.route, is_nccl ? index++ : 0};
+    members->push_back({processes[i].first, choice, 0, hellos[i].tensors});
+    if (choice.route == TransferRoute::kNccl) members->back().index = index++;
   }
   group.size = index > 1 ? index : 0;
+  for (size_t i = 0; i < processes.size(); ++i) {
+    RootPlan::Member& member = (*members)[i];
+    if (member.choice.route == TransferRoute::kService) continue;
+    if (member.choice.route == TransferRoute::kShared) member.index = index++;
+    group.members[processes[i]] = {member.choice.route, member.index};
+  }
   return group;
 }
 
@@ -237,10 +247,10 @@ void TransferBook::Invite(uint32_t contributor, Root& root, const std::string& u
     TransferPlan plan;
     plan.epoch = group.epoch;
     plan.route = member.route;
+    plan.index = member.index;
     plan.frame_bytes = FrameBytes(root, group);
     if (member.route == TransferRoute::kNccl) {
       plan.unique_id = unique_id;
-      plan.index = member.index;
       plan.size = group.size;
     }
     const auto rank = ranks_.find(process);

@@ -29,6 +29,8 @@ struct RootPlan {
   struct Member {
     protocol::RankId rank;
     RouteChoice choice;
+    uint32_t index = 0;  // in the group; 0: it is not in it
+    TensorSet tensors;   // that it wants
     friend bool operator==(const Member&, const Member&) = default;
   };
   uint64_t epoch = 0;  // 0: no group is to be formed; this is who is reached how
@@ -74,7 +76,7 @@ class TransferBook {
   void RootJoined(const RootSink* sink, uint64_t epoch, const absl::Status& status, int64_t now);
   // Passes a frame on to the members of its group, at once.
   //   kFailedPrecondition: of a group that has ended, which is no fault; or that is not next
-  //   kInvalidArgument: see CheckFrame
+  //   kInvalidArgument: see CheckFrame; or its audience has an index that no member has
   absl::Status Announce(const RootSink* sink, const FrameHeader& frame);
 
   // Ends what has waited for too long. When to call it again; kNever: not before another call.
@@ -88,7 +90,7 @@ class TransferBook {
   };
   struct Member {
     TransferRoute route = TransferRoute::kService;
-    uint32_t index = 0;
+    uint32_t index = 0;  // in the group
     bool has_joined = false;
   };
   struct Group {

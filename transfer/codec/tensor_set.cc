@@ -7,6 +7,12 @@
 
 namespace wstore {
 
+TensorRange TensorsOfSpan(const Manifest& manifest, uint32_t span) {
+  const uint64_t first = span * kSpanTiles;
+  const uint64_t last = std::min(first + kSpanTiles, manifest.tiles()) - 1;
+  return {manifest.PlaceOf(first).tensor, manifest.PlaceOf(last).tensor + 1};
+}
+
 absl::StatusOr<TensorSet> TensorSet::Create(std::vector<TensorRange> ranges, size_t tensors) {
   if (ranges.empty() || ranges.size() > kMaxTensorRanges) {
     return absl::InvalidArgumentError(absl::StrCat("tensors in ", ranges.size(),

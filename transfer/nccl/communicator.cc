@@ -156,6 +156,33 @@ absl::Status Communicator::Broadcast(const void* from, void* to, uint64_t size_b
   return Settle("broadcast", result, deadline);
 }
 
+absl::Status Communicator::Send(const void* from, uint64_t size_bytes,
+                                absl::Span<const uint32_t> ranks, Deadline deadline) {
+  if (comm_ == nullptr) return absl::CancelledError("send: the communicator was given up");
+  RETURN_IF_ERROR(CheckPeers("send", deadline));
+  if (ranks.empty()) return absl::OkStatus();
+  const auto comm = static_cast<ncclComm_t>(comm_);
+  ncclResult_t result = library_.GroupStart();
+  for (const uint32_t rank : ranks) {
+    // Within a group a call of a communicator that does not block may be in progress.
+    if (result != ncclSuccess && result != ncclInProgress) break;
+    result =
+        library_.Send(from, size_bytes, ncclUint8, static_cast<int>(rank), comm, stream_.get());
+  }
+  // The group is ended in any case.
+  const ncclResult_t ended = library_.GroupEnd();
+  const bool has_failed = result != ncclSuccess && result != ncclInProgress;
+  return Settle("send", has_failed ? result : ended, deadline);
+}
+
+absl::Status Communicator::Receive(void* to, uint64_t size_bytes, int from, Deadline deadline) {
+  if (comm_ == nullptr) return absl::CancelledError("receive: the communicator was given up");
+  RETURN_IF_ERROR(CheckPeers("receive", deadline));
+  const ncclResult_t result =
+      library_.Recv(to, size_bytes, ncclUint8, from, static_cast<ncclComm_t>(comm_), stream_.get());
+  return Settle("receive", result, deadline);
+}
+
 absl::StatusOr<Communicator::Mark> Communicator::PutMark() {
   const Mark mark = events_->next++;
   cudaEvent_t const event = events_->events[mark % events_->events.size()];

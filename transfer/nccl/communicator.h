@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "wstore/cuda.h"
 #include "wstore/deadline.h"
 
@@ -54,6 +55,12 @@ class Communicator {
   // no use any more.
   absl::Status Broadcast(const void* from, void* to, uint64_t size_bytes, int root,
                          Deadline deadline);
+
+  // Puts a transfer of `from` at this rank to each of `ranks`, which call Receive, on the stream:
+  // all of them side by side. Errors: likewise.
+  absl::Status Send(const void* from, uint64_t size_bytes, absl::Span<const uint32_t> ranks,
+                    Deadline deadline);
+  absl::Status Receive(void* to, uint64_t size_bytes, int from, Deadline deadline);
 
   // A point on the stream.
   using Mark = uint64_t;

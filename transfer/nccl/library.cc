@@ -36,6 +36,10 @@ absl::StatusOr<const Library*> Load() {
   RETURN_IF_ERROR(Find(handle, "ncclCommGetAsyncError", &library->CommGetAsyncError));
   RETURN_IF_ERROR(Find(handle, "ncclCommAbort", &library->CommAbort));
   RETURN_IF_ERROR(Find(handle, "ncclBroadcast", &library->Broadcast));
+  RETURN_IF_ERROR(Find(handle, "ncclGroupStart", &library->GroupStart));
+  RETURN_IF_ERROR(Find(handle, "ncclGroupEnd", &library->GroupEnd));
+  RETURN_IF_ERROR(Find(handle, "ncclSend", &library->Send));
+  RETURN_IF_ERROR(Find(handle, "ncclRecv", &library->Recv));
   RETURN_IF_ERROR(Find(handle, "ncclGetErrorString", &library->GetErrorString));
   RETURN_IF_ERROR(Find(handle, "ncclGetLastError", &library->GetLastError));
   library->GetVersion(&library->version);

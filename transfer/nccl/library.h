@@ -18,6 +18,10 @@ struct Library {
   decltype(&::ncclCommGetAsyncError) CommGetAsyncError;
   decltype(&::ncclCommAbort) CommAbort;
   decltype(&::ncclBroadcast) Broadcast;
+  decltype(&::ncclGroupStart) GroupStart;
+  decltype(&::ncclGroupEnd) GroupEnd;
+  decltype(&::ncclSend) Send;
+  decltype(&::ncclRecv) Recv;
   decltype(&::ncclGetErrorString) GetErrorString;
   decltype(&::ncclGetLastError) GetLastError;
   int version = 0;   // 22803 is 2.28.3

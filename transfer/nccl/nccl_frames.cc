@@ -1,4 +1,5 @@
-// Frames by broadcast.
+// Frames by NCCL: those for all ranks of a communicator by broadcast, others from the root to each.
+#include <algorithm>
 #include <deque>
 #include <utility>
 
@@ -37,7 +38,11 @@ class NcclReceiver final : public FrameReceiver {
     RETURN_IF_ERROR(CheckHeldFrames(frame, entered_.size() + unreleased_));
     const cuda::DeviceScope scope(device_);
     uint8_t* const slot = SlotOf(frame);
-    if (frame.size_bytes > 0) {
+    if (frame.size_bytes > 0 && !IsForAllOf(frame, plan_.size)) {
+      if (IsFor(frame, plan_.index)) {
+        RETURN_IF_ERROR(communicator_->Receive(slot, frame.size_bytes, kRoot, deadline));
+      }
+    } else if (frame.size_bytes > 0) {
       RETURN_IF_ERROR(communicator_->Broadcast(slot, slot, frame.size_bytes, kRoot, deadline));
     }
     ASSIGN_OR_RETURN(const Communicator::Mark mark, communicator_->PutMark());
@@ -52,7 +57,8 @@ class NcclReceiver final : public FrameReceiver {
     const cuda::DeviceScope scope(device_);
     const auto& [frame, mark] = entered_.front();
     RETURN_IF_ERROR(communicator_->Await(mark, deadline));
-    std::vector<DeviceChunk> chunks = ChunksAt(frame, SlotOf(frame));
+    std::vector<DeviceChunk> chunks;
+    if (IsFor(frame, plan_.index)) chunks = ChunksAt(frame, SlotOf(frame));
     entered_.pop_front();
     ++unreleased_;
     return chunks;
@@ -91,8 +97,14 @@ class NcclSender final : public FrameSender {
     RETURN_IF_ERROR(communicator_->CheckCancelled());
     RETURN_IF_ERROR(CheckFrame(frame, plan_, next_));
     const cuda::DeviceScope scope(device_);
-    // In place: the root reads alone.
-    if (frame.size_bytes > 0) {
+    if (frame.size_bytes > 0 && !IsForAllOf(frame, plan_.size)) {
+      // Others share the root's memory.
+      const auto end = std::lower_bound(frame.audience.begin(), frame.audience.end(), plan_.size);
+      RETURN_IF_ERROR(communicator_->Send(
+          data, frame.size_bytes,
+          absl::MakeSpan(frame.audience).first(end - frame.audience.begin()), deadline));
+    } else if (frame.size_bytes > 0) {
+      // In place: the root reads alone.
       RETURN_IF_ERROR(communicator_->Broadcast(data, const_cast<void*>(data), frame.size_bytes,
                                                kRoot, deadline));
     }

@@ -256,7 +256,9 @@ class CudaPublisherImpl final : public CudaPublisher {
             Deadline deadline) {
     std::vector<DeviceChunk> chunks;
     chunks.reserve(part.size());
-    for (const CudaChunk& chunk : part) chunks.push_back({chunk.data, chunk.size_bytes});
+    for (const CudaChunk& chunk : part) {
+      chunks.push_back({chunk.data, chunk.size_bytes, TensorsOfSpan(*manifest_, chunk.key.span)});
+    }
     times_.sent = lead_->SendPart(transaction, chunks, which,
                                   Deadline::After(std::min(kSendMicros, deadline.left_micros())));
   }

@@ -49,11 +49,14 @@ void Delivery::Take(const FrameHeader& frame, uint32_t contributor,
 
 void Delivery::StageFrame(const FrameHeader& frame, absl::Span<const DeviceChunk> chunks,
                           Deadline deadline, std::unique_lock<std::mutex>& lock, Part& part) {
-  changed_.wait_for(lock, std::chrono::microseconds(deadline.left_micros()),
-                    [this] { return stage_ != nullptr || is_closed_; });
+  absl::Status status;
+  if (!chunks.empty()) {
+    changed_.wait_for(lock, std::chrono::microseconds(deadline.left_micros()),
+                      [this] { return stage_ != nullptr || is_closed_; });
+    status = absl::UnavailableError("the update was not begun in time");
+  }
   if (is_closed_ || !part.status.ok()) return;
-  absl::Status status = absl::UnavailableError("the update was not begun in time");
-  if (stage_ != nullptr) {
+  if (!chunks.empty() && stage_ != nullptr) {
     is_staging_ = true;
     const Stage stage = stage_;
     lock.unlock();
@@ -62,7 +65,8 @@ void Delivery::StageFrame(const FrameHeader& frame, absl::Span<const DeviceChunk
     is_staging_ = false;
   }
   if (part.status.ok()) part.status = status;
-  if (part.status.ok()) part.chunks += chunks.size();
+  // Those that are for others count as well: together they are what the contributor says it sent.
+  if (part.status.ok()) part.chunks += frame.chunks.size() + frame.unsent_chunks;
   part.is_whole = part.status.ok() && frame.is_last;
   changed_.notify_all();
 }
@@ -161,7 +165,9 @@ void FrameIntake::SendJoined(uint64_t epoch, const absl::Status& status) {
 void FrameIntake::SendHello() {
   AtStep("hello");
   v1::FromRank message;
-  *message.mutable_transfer() = wire::ToProto(options_.port->hello());
+  TransferHello hello = options_.port->hello();
+  if (options_.tensors) hello.tensors = options_.tensors();
+  *message.mutable_transfer() = wire::ToProto(hello);
   options_.send(std::move(message));
 }
 

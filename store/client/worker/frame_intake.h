@@ -78,6 +78,7 @@ class FrameIntake {
   struct Options {
     std::shared_ptr<TransferPort> port;
     std::function<void(v1::FromRank)> send;
+    std::function<TensorSet()> tensors;  // that are wanted
     std::function<void()> on_thread;
     std::function<void(const std::string&)> log;
     std::function<void(std::string_view)> on_step;  // as WorkerOptions has it

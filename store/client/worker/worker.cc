@@ -133,6 +133,7 @@ absl::Status Worker::Impl::Start(std::shared_ptr<const Layout> layout,
     client::FrameIntake::Options intake;
     intake.port = options_.transfer;
     intake.send = [this](v1::FromRank message) { link_->Send(std::move(message)); };
+    intake.tensors = [this] { return Subscription(); };
     intake.on_thread = options_.on_thread;
     intake.log = options_.log;
     intake.on_step = options_.on_step;

@@ -1,5 +1,6 @@
 #include "tests/conformance/transfer/frame_cases.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -53,8 +54,8 @@ class Member {
     plan_.epoch = 7;
     plan_.route = party.route;
     plan_.frame_bytes = kFrameBytes;
-    if (party.route != TransferRoute::kNccl) return;
     plan_.index = party.index;
+    if (party.route != TransferRoute::kNccl) return;
     plan_.size = party.ranks + 1;
   }
 
@@ -266,6 +267,76 @@ absl::Status PlayEnd(const FrameParty& party) {
   return member.Meet("end");
 }
 
+// Who takes which frame: all, some, and nobody that is a rank of a communicator.
+std::vector<uint32_t> AudienceOf(const FrameParty& party, uint64_t sequence) {
+  switch (sequence) {
+    case 1:
+      return {1};
+    case 2:
+    case 4:
+      return {party.ranks};
+    case 3: {
+      std::vector<uint32_t> all;
+      for (uint32_t i = 1; i <= party.ranks; ++i) all.push_back(i);
+      return all;
+    }
+    case 5:
+      return {party.ranks + 1};  // of whom the others know nothing
+    default:
+      return {};
+  }
+}
+
+// Frames for some: they have their place in the order at all, and bytes for those alone.
+absl::Status PlayAudience(const FrameParty& party) {
+  constexpr uint64_t kSent = 8;
+  Member member(party);
+  RETURN_IF_ERROR(member.Join());
+  const auto named = [&](absl::StatusOr<FrameHeader> frame) {
+    if (frame.ok()) frame->audience = AudienceOf(party, frame->sequence);
+    return frame;
+  };
+  const std::vector<std::vector<uint32_t>> wrong = {{0}, {1, 1}, {2, 1}, {0, 1}};
+  if (member.is_root()) {
+    for (uint64_t i = 0; i < kSent; ++i) {
+      ASSIGN_OR_RETURN(FrameHeader frame, named(member.Place(i)));
+      for (const std::vector<uint32_t>& audience : wrong) {
+        FrameHeader bad = frame;
+        bad.audience = audience;
+        RETURN_IF_ERROR(
+            HasCode(member.sender().Send(bad, nullptr, Soon()), kInvalid, "a wrong audience"));
+      }
+      RETURN_IF_ERROR(member.Send(frame));
+    }
+    RETURN_IF_ERROR(member.sender().Drain(Soon()));
+    return member.Meet("end");
+  }
+  FrameReceiver& receiver = member.receiver();
+  uint64_t entered = 0;
+  for (uint64_t i = 0; i < kSent; ++i) {
+    for (; entered < std::min(i + 2, kSent); ++entered) {
+      ASSIGN_OR_RETURN(const FrameHeader frame, named(member.Announced(entered)));
+      for (const std::vector<uint32_t>& audience : wrong) {
+        FrameHeader bad = frame;
+        bad.audience = audience;
+        RETURN_IF_ERROR(HasCode(receiver.Enter(bad, Soon()), kInvalid, "a wrong audience"));
+      }
+      RETURN_IF_ERROR(receiver.Enter(frame, Soon()));
+    }
+    ASSIGN_OR_RETURN(const std::vector<DeviceChunk> chunks, receiver.Await(Soon()));
+    const std::vector<uint32_t> audience = AudienceOf(party, i);
+    const bool is_mine = audience.empty() ||
+                         std::find(audience.begin(), audience.end(), party.index) != audience.end();
+    if (is_mine) {
+      RETURN_IF_ERROR(member.Compare(i, chunks));
+    } else {
+      RETURN_IF_ERROR(Holds(chunks.empty(), "a frame for others has no chunks"));
+    }
+    receiver.Release();
+  }
+  return member.Meet("end");
+}
+
 // Of a frame that the root announces and never sends. Where ranks read the root's memory it is
 // there all the same.
 absl::Status PlayCancel(const FrameParty& party) {
@@ -331,8 +402,8 @@ absl::Status PlayDeadline(const FrameParty& party) {
 }
 
 constexpr FrameCase kCases[] = {
-    {"order", PlayOrder},   {"refusals", PlayRefusals}, {"end", PlayEnd},
-    {"cancel", PlayCancel}, {"deadline", PlayDeadline},
+    {"order", PlayOrder},       {"refusals", PlayRefusals}, {"end", PlayEnd},
+    {"audience", PlayAudience}, {"cancel", PlayCancel},     {"deadline", PlayDeadline},
 };
 
 }  // namespace

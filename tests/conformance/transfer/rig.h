@@ -20,7 +20,9 @@ inline constexpr int64_t kSecondMicros = 1'000'000;
 // elsewhere.
 class Arena {
  public:
-  explicit Arena(const std::vector<std::string>& chunks) {
+  // Of which tensors they are is taken from those of `named`, as far as they can be read.
+  Arena(const Manifest& manifest, const std::vector<std::string>& chunks,
+        const std::vector<std::string>& named) {
     const auto aligned = [](uint64_t size) { return (size + 15) / 16 * 16; };
     uint64_t size = 0;
     for (const std::string& chunk : chunks) size += aligned(chunk.size()) + 16;
@@ -31,6 +33,13 @@ class Arena {
       device_->Write(reinterpret_cast<const uint8_t*>(chunks[i].data()), chunks[i].size(),
                      start + at);
       chunks_.push_back({start + at, chunks[i].size()});
+      if (i < named.size()) {
+        const auto view = ChunkView::Parse(named[i], manifest);
+        if (view.ok()) {
+          chunks_.back().tensors = {view->tiles().front().place.tensor,
+                                    view->tiles().back().place.tensor + 1};
+        }
+      }
       at += aligned(chunks[i].size());
     }
   }
@@ -44,7 +53,7 @@ class Arena {
 // A port of another machine: it cannot be reached.
 class FarPort final : public TransferPort {
  public:
-  TransferHello hello() const override { return {"elsewhere", "another device", 0, {}}; }
+  TransferHello hello() const override { return {"elsewhere", "another device", 0, {}, {}}; }
   absl::StatusOr<std::string> NewUniqueId() override { return absl::UnimplementedError("none"); }
   absl::StatusOr<std::unique_ptr<FrameReceiver>> Join(const TransferPlan&, Deadline,
                                                       std::function<bool()>) override {
@@ -134,8 +143,9 @@ struct TransferRig {
 
   // Frames of these chunks.
   absl::Status Send(TransactionNumber transaction, const std::vector<std::string>& chunks,
-                    uint32_t contributor = 0) {
-    arenas.push_back(std::make_unique<Arena>(chunks));
+                    uint32_t contributor = 0, const std::vector<std::string>* named = nullptr) {
+    arenas.push_back(
+        std::make_unique<Arena>(served.manifest(), chunks, named != nullptr ? *named : chunks));
     return leads.at(contributor)
         ->Send(transaction, arenas.back()->chunks(), Deadline::After(5 * kSecondMicros));
   }

@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kFrameBytes = 1 << 20;
 
 TransferHello On(const std::string& host, const std::string& device, int version = 22803) {
-  return {host, device, version, {}};
+  return {host, device, version, {}, {}};
 }
 
 struct RankInbox final : RankSink {
@@ -190,6 +190,49 @@ TEST_CASE("D04 one publisher leads as a contributor at a time") {
       fixture.book.Lead(0, std::make_shared<RootInbox>(), "next", On("h0", "g0"), kFrameBytes, 0));
 }
 
+TEST_CASE("members are numbered and named with what they want, and frames are for members") {
+  Fixture fixture;
+  const RankProcess a = Process("a", 0);
+  const RankProcess b = Process("b", 0);
+  const RankProcess c = Process("c", 0);
+  const auto wanted = TensorSet::Create({{3, 7}}, 10);
+  REQUIRE_OK(wanted);
+  TransferHello some = On("h0", "g0");
+  some.tensors = *wanted;
+  const auto at_a = fixture.Hello(a, some);  // on the root's GPU
+  const auto at_b = fixture.Hello(b, On("h0", "g1"));
+  const uint64_t epoch = fixture.Form({a, b});
+  const RootPlan plan = fixture.root->plans.back();
+  const auto at_c = fixture.Hello(c, On("h0", "g1"));  // on the same GPU: by the service
+  REQUIRE(plan.size == 2);
+  REQUIRE(plan.members[0].index == 2);
+  REQUIRE(plan.members[0].tensors == *wanted);
+  REQUIRE(plan.members[1].index == 1);
+  REQUIRE(plan.members[1].tensors.is_all());
+  REQUIRE(fixture.root->plans.back().members[2].index == 0);
+  REQUIRE(at_a->plans.back().index == 2);
+  REQUIRE(at_b->plans.back().index == 1);
+  // All members see it.
+  FrameHeader frame = Fixture::Frame(epoch, 0);
+  frame.audience = {2};
+  REQUIRE_OK(fixture.book.Announce(fixture.root.get(), frame));
+  REQUIRE(at_a->frames.back() == frame);
+  REQUIRE(at_b->frames.back() == frame);
+  REQUIRE(at_c->frames.empty());
+  for (const std::vector<uint32_t>& audience : {std::vector<uint32_t>{0}, {2, 1}, {3}}) {
+    frame.sequence = 1;
+    frame.audience = audience;
+    REQUIRE_ERROR(fixture.book.Announce(fixture.root.get(), frame),
+                  absl::StatusCode::kInvalidArgument, "is refused");
+  }
+  // One that wants something else is in another group.
+  some.tensors = TensorSet();
+  fixture.Hello(a, some);
+  REQUIRE(fixture.root->ends.back().first == epoch);
+  REQUIRE(fixture.root->plans.back().epoch > epoch);
+  REQUIRE(fixture.root->plans.back().members[0].tensors.is_all());
+}
+
 TEST_CASE("frames are limited as the root says, or where a rank keeps them") {
   Fixture fixture;
   // One that names no limit.
@@ -265,10 +308,14 @@ TEST_CASE("D05 D08 routes and frames are checked before anybody meets") {
     bad.chunks.clear();
     bad.size_bytes = 0;
   });
+  refused([](FrameHeader& bad) { bad.audience = {0}; });
+  refused([](FrameHeader& bad) { bad.audience = {1, 3, 3}; });
   FrameHeader end;
   end.epoch = 9;
   end.is_last = true;
   REQUIRE_OK(CheckFrame(end, plan, 0));
+  end.audience = {1};
+  REQUIRE_ERROR(CheckFrame(end, plan, 0), absl::StatusCode::kInvalidArgument, "refused");
   refused([](FrameHeader& bad) { bad.chunks[1].offset = 96; });
   refused([](FrameHeader& bad) { bad.chunks[1].offset = 113; });
   refused([](FrameHeader& bad) { bad.chunks[1].size_bytes = 0; });

@@ -210,6 +210,7 @@ class ServedModel {
   }
 
   std::map<uint64_t, NaiveTensors> versions;
+  uint64_t chunk_bytes = 4096;  // small, so that there are several
   service::ServerOptions options;
   std::unique_ptr<service::Server> server;
   std::unique_ptr<v1::Store::Stub> stub;
@@ -232,8 +233,7 @@ class ServedModel {
       }
       if (offsets.empty()) continue;
       builder.AddTile({i, 0}, offsets, reinterpret_cast<const uint8_t*>(values.data()));
-      // Small chunks, so that there are several.
-      if (builder.size_bytes() > 4096) {
+      if (builder.size_bytes() > chunk_bytes) {
         const auto part = static_cast<uint16_t>(chunks.size());
         chunks.push_back(builder.Finish({TransactionNumber(transaction), ChunkKey{0, 0, part}}));
       }

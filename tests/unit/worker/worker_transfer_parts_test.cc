@@ -1,6 +1,9 @@
 // Sets that a publisher sends in parts, while it makes the rest of them.
+#include <algorithm>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <random>
 
 #include "store/client/frame_cutting.h"
 #include "tests/conformance/transfer/open_publish.h"
@@ -311,7 +314,10 @@ TEST_CASE("frames are limited where ranks keep them, and hardly where they share
   }
   const auto frames = [&](uint64_t limit) {
     std::vector<uint64_t> sizes;
-    for (const client::Stretch& stretch : client::CutFrames(chunks, limit, SetPart::kLast)) {
+    uint64_t unsent = 0;
+    const client::FrameTakers takers{{{1, {}}}, 2, limit};
+    for (const client::Stretch& stretch :
+         client::CutFrames(chunks, takers, SetPart::kLast, &unsent)) {
       sizes.push_back(stretch.frame.size_bytes);
     }
     return sizes;
@@ -319,6 +325,134 @@ TEST_CASE("frames are limited where ranks keep them, and hardly where they share
   REQUIRE(frames(32 * kChunkBytes) ==
           std::vector<uint64_t>{32 * kChunkBytes, 32 * kChunkBytes, 16 * kChunkBytes});
   REQUIRE(frames(kMaxFrameBytes) == std::vector<uint64_t>{80 * kChunkBytes});
+}
+
+TEST_CASE("frames are for those who want what is in them, and none is left out") {
+  std::mt19937_64 random(TestSeed("frame audiences"));
+  const auto below = [&](uint64_t limit) { return random() % limit; };
+  constexpr uint32_t kTensors = 40;
+  for (int round = 0; round < 300; ++round) {
+    // Members want all, or up to three stretches of the tensors.
+    client::FrameTakers takers;
+    takers.frame_bytes = (1 + below(64)) << 16;
+    const auto members = static_cast<uint32_t>(1 + below(6));
+    if (below(2) == 0) takers.communicator = static_cast<uint32_t>(1 + below(members) + 1);
+    const bool some_want_all = below(4) == 0;
+    for (uint32_t i = 1; i <= members; ++i) {
+      std::vector<TensorRange> ranges;
+      for (TensorIndex at = 0; at + 1 < kTensors && ranges.size() < 3;) {
+        const auto begin = static_cast<TensorIndex>(at + below(kTensors - at));
+        const auto end = static_cast<TensorIndex>(std::min<uint64_t>(begin + 1 + below(9), 40));
+        ranges.push_back({begin, end});
+        at = end + 1;
+      }
+      auto set = TensorSet::Create(ranges, kTensors);
+      REQUIRE_OK(set);
+      takers.members.push_back({i, some_want_all && below(2) == 0 ? TensorSet() : *set});
+    }
+    // Chunks side by side or apart; nobody reads them.
+    std::vector<DeviceChunk> chunks;
+    uint64_t address = 4096;
+    for (uint64_t i = below(60); i-- > 0;) {
+      const uint64_t size = 16 * (1 + below(takers.frame_bytes / 32));
+      const auto first = static_cast<TensorIndex>(below(kTensors));
+      const auto last = static_cast<TensorIndex>(std::min<uint64_t>(first + below(3), 39));
+      chunks.push_back({reinterpret_cast<const void*>(address), size, {first, last + 1}});
+      address += size + (below(8) == 0 ? 8192 : 0);
+    }
+    std::map<uint64_t, const DeviceChunk*> by_address;
+    for (const DeviceChunk& chunk : chunks) {
+      by_address[reinterpret_cast<uint64_t>(chunk.data)] = &chunk;
+    }
+    // In two parts, whose frames are together what is wanted.
+    const size_t middle = below(chunks.size() + 1);
+    uint64_t unsent = 0;
+    uint64_t counted = 0;
+    std::vector<client::Stretch> frames;
+    const absl::Span<const DeviceChunk> all = chunks;
+    for (const SetPart part : {SetPart::kMore, SetPart::kLast}) {
+      const auto some = part == SetPart::kMore ? all.first(middle) : all.subspan(middle);
+      for (client::Stretch& one : client::CutFrames(some, takers, part, &unsent)) {
+        frames.push_back(std::move(one));
+      }
+    }
+    REQUIRE(unsent == 0);
+    REQUIRE(frames.back().frame.is_last);
+    std::map<uint64_t, std::vector<uint32_t>> sent;
+    for (const client::Stretch& one : frames) {
+      const FrameHeader& frame = one.frame;
+      TransferPlan plan;
+      plan.frame_bytes = takers.frame_bytes;
+      REQUIRE_OK(CheckFrame(frame, plan, 0));
+      counted += frame.chunks.size() + frame.unsent_chunks;
+      for (const FrameHeader::Chunk& chunk : frame.chunks) {
+        const uint64_t at = reinterpret_cast<uint64_t>(one.data) + chunk.offset;
+        REQUIRE(by_address.at(at)->size_bytes == chunk.size_bytes);
+        for (const auto& member : takers.members) {
+          if (IsFor(frame, member.index)) sent[at].push_back(member.index);
+        }
+      }
+    }
+    REQUIRE(counted == chunks.size());
+    for (const auto& [at, chunk] : by_address) {
+      size_t wanting = 0;
+      for (const auto& member : takers.members) {
+        if (!member.tensors.HasAnyOf(chunk->tensors)) continue;
+        ++wanting;
+        const std::vector<uint32_t>& got = sent[at];
+        REQUIRE(std::find(got.begin(), got.end(), member.index) != got.end());
+      }
+      REQUIRE((wanting > 0) == !sent[at].empty());
+    }
+  }
+}
+
+TEST_CASE(
+    "frames are cut by who wants them, but not into small ones, nor for most of a communicator") {
+  constexpr uint64_t kMiB = 1 << 20;
+  const auto set = [](TensorIndex begin, TensorIndex end) {
+    auto made = TensorSet::Create({{begin, end}}, 100);
+    REQUIRE_OK(made);
+    return *made;
+  };
+  // Two instances of one kind, of two ranks each; tensors from 20 on are nobody's.
+  client::FrameTakers takers;
+  takers.members = {{1, set(0, 10)}, {2, set(10, 20)}, {3, set(0, 10)}, {4, set(10, 20)}};
+  takers.frame_bytes = 32 * kMiB;
+  uint64_t address = kMiB;
+  std::vector<DeviceChunk> chunks;
+  const auto add = [&](TensorIndex tensor, uint64_t size) {
+    chunks.push_back({reinterpret_cast<const void*>(address), size, {tensor, tensor + 1}});
+    address += size;
+  };
+  add(0, 4 * kMiB);
+  add(5, 4 * kMiB);
+  add(12, 4 * kMiB);
+  add(30, 4 * kMiB);
+  add(13, kMiB / 2);
+  add(9, 4 * kMiB);
+  add(9, 4 * kMiB);
+  const auto cut = [&] {
+    uint64_t unsent = 0;
+    std::vector<std::pair<std::vector<uint32_t>, size_t>> frames;
+    for (const client::Stretch& one : client::CutFrames(chunks, takers, SetPart::kLast, &unsent)) {
+      frames.emplace_back(one.frame.audience, one.frame.chunks.size());
+    }
+    return frames;
+  };
+  using Audience = std::vector<uint32_t>;
+  const std::vector<std::pair<Audience, size_t>> expected = {
+      {{1, 3}, 2}, {{2, 4}, 1}, {{}, 2}, {{1, 3}, 1}};
+  REQUIRE(cut() == expected);
+  // Three of four over NCCL: what is for two of them is for three.
+  takers.communicator = 4;
+  const std::vector<std::pair<Audience, size_t>> widened = {
+      {{1, 2, 3}, 2}, {{2, 4}, 1}, {{}, 2}, {{1, 2, 3}, 1}};
+  REQUIRE(cut() == widened);
+  // Of all, where they are all.
+  takers.members.pop_back();
+  const std::vector<std::pair<Audience, size_t>> broadcast = {{{}, 2}, {{2}, 1}, {{}, 3}};
+  REQUIRE(cut() == broadcast);
 }
 
 }  // namespace wstore::testing

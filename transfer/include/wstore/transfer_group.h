@@ -26,6 +26,7 @@
 #include "absl/types/span.h"
 #include "wstore/deadline.h"
 #include "wstore/device_chunk.h"
+#include "wstore/tensor_set.h"
 #include "wstore/types.h"
 
 namespace wstore {
@@ -36,6 +37,7 @@ struct TransferHello {
   std::string device;                              // UUID of its GPU
   int nccl_version = 0;                            // 22803 is 2.28.3
   std::map<std::string, std::string> environment;  // settings of NCCL that must agree
+  TensorSet tensors;                               // that a rank wants of every transaction
 
   friend bool operator==(const TransferHello&, const TransferHello&) = default;
 };
@@ -66,15 +68,16 @@ std::vector<RouteChoice> ChooseRoutes(const TransferHello& root,
 struct TransferPlan {
   uint64_t epoch = 0;
   TransferRoute route = TransferRoute::kService;
-  // Of the communicator, kNccl alone. The root is rank 0.
-  std::string unique_id;
+  std::string unique_id;  // of the communicator, kNccl alone
+  // In the group. The root is 0; members of the communicator come first, and have their rank in it.
   uint32_t index = 0;
-  uint32_t size = 0;
+  uint32_t size = 0;  // of the communicator, with the root; 0: there is none, or no part in it
   uint64_t frame_bytes = 0;  // of a frame at most; the same for all of a group
 };
 
 // Consecutive chunks of one transaction, from one stretch of the root's memory. One without bytes
-// says that the frames before it were all.
+// says that the frames before it were all. All members of a group see all of its frames, in order;
+// those that are not in a frame's audience have nothing to do with its bytes.
 struct FrameHeader {
   struct Chunk {
     uint64_t offset = 0;
@@ -87,6 +90,10 @@ struct FrameHeader {
   uint64_t size_bytes = 0;
   std::vector<Chunk> chunks;  // ascending, without overlap
   bool is_last = false;       // of this root in this transaction
+  // Who enters it, by index in the group, ascending. Empty: all.
+  std::vector<uint32_t> audience;
+  // So many chunks were left out before the end of this frame: nobody in the group wants them.
+  uint64_t unsent_chunks = 0;
   // Where a rank on the root's GPU finds the frame, as the root's FrameSender names it.
   std::string location;
 
@@ -104,10 +111,15 @@ inline constexpr size_t kMaxHeldFrames = 2;
 //   size, or past kMaxFrameBytes
 absl::Status CheckTransferPlan(const TransferPlan& plan);
 
+bool IsFor(const FrameHeader& frame, uint32_t index);
+// Whether all of a communicator of `size` with the root enter the frame.
+bool IsForAllOf(const FrameHeader& frame, uint32_t size);
+
 // Whether a frame can be entered: its epoch, its place in the order, its sizes.
 //   kFailedPrecondition: another epoch or sequence number than is next
 //   kInvalidArgument: chunks that overlap, are empty, misaligned or reach past the frame; a frame
-//     that is larger than was agreed; one without chunks that has bytes, or is not the last
+//     that is larger than was agreed; one without chunks that has bytes, or is not the last; an
+//     audience with the root, that does not ascend, or of a frame without chunks
 absl::Status CheckFrame(const FrameHeader& frame, const TransferPlan& plan, uint64_t next_sequence);
 //   kFailedPrecondition: kMaxHeldFrames are `held` already
 absl::Status CheckHeldFrames(const FrameHeader& frame, size_t held);
@@ -122,8 +134,9 @@ class FrameReceiver {
  public:
   virtual ~FrameReceiver() = default;
 
-  // Enters the frame's collective and returns. kMaxHeldFrames may be under way or unreleased at a
-  // time. Errors: also as CheckFrame and CheckHeldFrames, before anything was entered.
+  // Enters the frame's collective and returns; of a frame for others it takes note alone, and no
+  // chunks come of it. kMaxHeldFrames may be under way or unreleased at a time. Errors: also as
+  // CheckFrame and CheckHeldFrames, before anything was entered.
   virtual absl::Status Enter(const FrameHeader& frame, Deadline deadline) = 0;
   // Waits for the frame that was entered first and not awaited. The bytes stay until Release.
   //   kFailedPrecondition: there is none

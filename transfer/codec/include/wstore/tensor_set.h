@@ -18,6 +18,9 @@ struct TensorRange {
   friend bool operator==(const TensorRange&, const TensorRange&) = default;
 };
 
+// The tensors of a span, which has tiles: the first that has one in it to the last.
+TensorRange TensorsOfSpan(const Manifest& manifest, uint32_t span);
+
 // A message names no more of them.
 inline constexpr size_t kMaxTensorRanges = 65'536;
 
