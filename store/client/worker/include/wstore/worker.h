@@ -95,9 +95,9 @@ struct WorkerOptions {
   // on all ranks alike.
   std::function<void()> on_wanted;
   std::function<void(const std::string&)> log;  // one line each, without time or newline
-  // "staged", "voted", "paused", "applying", "applied", "decided": before each is done, or said. With
-  // `transfer` also "hello" and "joining", and "receiving" once a frame was entered. In any thread.
-  // For tests of faults: it may stop the process.
+  // "staged", "voted", "paused", "applying", "applied", "decided": before each is done, or said.
+  // With `transfer` also "hello" and "joining", and "receiving" once a frame was entered. In any
+  // thread. For tests of faults: it may stop the process.
   std::function<void(std::string_view)> on_step;
 };
 
