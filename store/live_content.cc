@@ -13,6 +13,7 @@
 #include "store/records.h"
 #include "store/version/chain.h"
 #include "store/version/publish.h"
+#include "wstore/patch_digest.h"
 
 namespace wstore {
 namespace {

@@ -9,6 +9,7 @@
 #include "store/store_impl.h"
 #include "store/version/same_tensors.h"
 #include "store/version/sums.h"
+#include "wstore/patch_digest.h"
 
 namespace wstore {
 namespace {

@@ -8,6 +8,7 @@
 #include "store/client/messages.h"
 #include "store/client/sending.h"
 #include "store/client/transfer_messages.h"
+#include "wstore/patch_digest.h"
 
 namespace wstore::client {
 namespace {

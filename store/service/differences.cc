@@ -1,6 +1,7 @@
 #include "store/service/differences.h"
 
 #include "common/status_macros.h"
+#include "wstore/patch_digest.h"
 
 namespace wstore::service {
 

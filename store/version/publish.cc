@@ -8,6 +8,7 @@
 #include "common/parallel.h"
 #include "common/status_macros.h"
 #include "store/version/sums.h"
+#include "wstore/patch_digest.h"
 
 namespace wstore {
 namespace {

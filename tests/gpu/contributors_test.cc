@@ -13,6 +13,7 @@
 #include "tests/unit/worker/served_model.h"
 #include "wstore/cuda_publisher.h"
 #include "wstore/cuda_transfer.h"
+#include "wstore/patch_digest.h"
 
 namespace wstore::testing {
 namespace {

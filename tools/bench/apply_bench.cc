@@ -19,6 +19,7 @@
 #include "transfer/replica/worker_pool.h"
 #include "wstore/chunk.h"
 #include "wstore/layout_builder.h"
+#include "wstore/patch_digest.h"
 #include "wstore/replica.h"
 
 namespace wstore::bench {

@@ -75,37 +75,11 @@ void PatchDigester::Add(TilePlace place, TileForm form, uint32_t changed,
   if (last_.has_value() && last_->tensor != place.tensor) CloseTensor();
   last_ = place;
   open_changed_ += changed;
-  HashTile(place.tile, form, changed, tile_digest, &tensor_);
+  HashTile(place.tile, form, changed, tile_digest, &open_);
 }
 
-void PatchDigester::CloseTensor() {
-  HashTensor(manifest_.tensor(last_->tensor).spec, open_changed_, tensor_.Finish(), &set_);
-  open_changed_ = 0;
-  ++tensors_;
-}
-
-Digest PatchDigester::Finish() {
-  if (last_.has_value()) CloseTensor();
-  set_.UpdateU64(tensors_);
-  const Digest digest = set_.Finish();
-  last_.reset();
-  tensors_ = 0;
-  set_.Update(std::string_view(kSetLabel, sizeof(kSetLabel)));
-  return digest;
-}
-
-StretchDigester::StretchDigester(const Manifest& manifest) : manifest_(manifest) {
-  set_.Update(std::string_view(kSetLabel, sizeof(kSetLabel)));
-}
-
-void StretchDigester::CloseTensor() {
-  HashTensor(manifest_.tensor(last_->tensor).spec, open_changed_, open_.Finish(), &set_);
-  open_changed_ = 0;
-  ++tensors_;
-}
-
-void StretchDigester::Add(size_t count, absl::FunctionRef<DigestedTile(size_t)> tile_at,
-                          int threads) {
+void PatchDigester::Add(size_t count, absl::FunctionRef<DigestedTile(size_t)> tile_at,
+                        int threads) {
   if (count == 0) return;
   threads = static_cast<int>(
       std::clamp<size_t>(count / kTilesPerThread, 1, static_cast<size_t>(threads)));
@@ -147,7 +121,13 @@ void StretchDigester::Add(size_t count, absl::FunctionRef<DigestedTile(size_t)> 
   last_ = tile_at(count - 1).place;
 }
 
-Digest StretchDigester::Finish() {
+void PatchDigester::CloseTensor() {
+  HashTensor(manifest_.tensor(last_->tensor).spec, open_changed_, open_.Finish(), &set_);
+  open_changed_ = 0;
+  ++tensors_;
+}
+
+Digest PatchDigester::Finish() {
   if (last_.has_value()) CloseTensor();
   set_.UpdateU64(tensors_);
   const Digest digest = set_.Finish();
@@ -159,7 +139,7 @@ Digest StretchDigester::Finish() {
 
 Digest DigestTiles(const Manifest& manifest, size_t count,
                    absl::FunctionRef<DigestedTile(size_t)> tile_at, int threads) {
-  StretchDigester digester(manifest);
+  PatchDigester digester(manifest);
   digester.Add(count, tile_at, threads);
   return digester.Finish();
 }

@@ -87,7 +87,7 @@ class Differ final : public CudaDiffer {
   uint32_t taken_ = 0;                           // parts that were waited for
   uint32_t digested_ = 0;                        // and whose digests were joined
   std::vector<CudaChunk> found_;                 // the chunks of these
-  StretchDigester digester_;
+  PatchDigester digester_;
   std::optional<Digest> digest_;
 };
 

@@ -43,7 +43,7 @@ class ContentDigester {
  private:
   using Waiting = std::pair<ChunkKey, const StagedChunk*>;
 
-  StretchDigester digester_;
+  PatchDigester digester_;
   bool is_sound_ = true;
   std::vector<Waiting> waiting_;
   uint64_t next_span_ = 0;  // that nothing was taken of

@@ -10,6 +10,7 @@
 #include "common/parallel.h"
 #include "common/status_macros.h"
 #include "transfer/replica/read_units.h"
+#include "wstore/patch_digest.h"
 
 namespace wstore {
 namespace {

@@ -6,6 +6,7 @@
 #include "common/check.h"
 #include "tests/support/catch.h"
 #include "wstore/chunk.h"
+#include "wstore/patch_digest.h"
 
 namespace wstore::testing {
 namespace {

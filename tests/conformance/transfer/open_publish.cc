@@ -7,6 +7,7 @@
 #include "tests/support/catch.h"
 #include "wstore/chunk_header.h"
 #include "wstore/fingerprint.h"
+#include "wstore/patch_digest.h"
 
 namespace wstore::testing {
 

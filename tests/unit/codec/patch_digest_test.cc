@@ -109,7 +109,7 @@ TEST_CASE("the patch digest is the same in stretches, wherever they end") {
   const Digest empty = whole.Finish();
   REQUIRE(DigestTiles(
               manifest, tiles.size(), [&](size_t i) { return tiles[i]; }, 4) == expected);
-  StretchDigester digester(manifest);
+  PatchDigester digester(manifest);
   REQUIRE(digester.Finish() == empty);
   for (const size_t longest : {size_t{3}, size_t{500}, tiles.size()}) {
     for (size_t begin = 0; begin < tiles.size();) {

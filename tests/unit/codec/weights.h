@@ -12,6 +12,7 @@
 #include "tests/support/catch.h"
 #include "wstore/chunk.h"
 #include "wstore/manifest.h"
+#include "wstore/patch_digest.h"
 #include "wstore/patch_set.h"
 #include "wstore/patch_source.h"
 

@@ -13,6 +13,7 @@
 #include "tests/unit/codec/weights.h"
 #include "wstore/chunk.h"
 #include "wstore/fingerprint.h"
+#include "wstore/patch_digest.h"
 #include "wstore/share.h"
 
 namespace wstore::testing {

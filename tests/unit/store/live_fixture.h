@@ -10,6 +10,7 @@
 #include "store/checkpoint/checkpoint.h"
 #include "store/live.h"
 #include "tests/unit/store/store_fixture.h"
+#include "wstore/patch_digest.h"
 
 namespace wstore::testing {
 

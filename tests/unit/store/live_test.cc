@@ -2,6 +2,7 @@
 
 #include "tests/support/random.h"
 #include "tests/unit/store/live_fixture.h"
+#include "wstore/patch_digest.h"
 
 namespace wstore::testing {
 namespace {

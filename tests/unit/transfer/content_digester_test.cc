@@ -7,6 +7,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/random.h"
+#include "wstore/patch_digest.h"
 
 namespace wstore::testing {
 namespace {

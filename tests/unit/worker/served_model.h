@@ -27,6 +27,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/unit/transfer/test_models.h"
 #include "wstore/layout_file.h"
+#include "wstore/patch_digest.h"
 #include "wstore/patch_set.h"
 #include "wstore/placement_rules.h"
 #include "wstore/store.h"

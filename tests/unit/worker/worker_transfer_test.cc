@@ -4,6 +4,7 @@
 #include "wstore/chunk_header.h"
 #include "wstore/client.h"
 #include "wstore/local_transfer.h"
+#include "wstore/patch_digest.h"
 
 namespace wstore::testing {
 namespace {

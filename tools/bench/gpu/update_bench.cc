@@ -184,9 +184,6 @@ class UpdateBench {
       const double at = low + (high - low) * (times.dense - fast) / (slow - fast);
       options_.report(absl::StrFormat(
           "update: as much time as a broadcast of all weights at %.1f%% changed", at * 100));
-      Add(absl::StrFormat("an update of %.1f%%, between %s and %s", at * 100, DensityName(low),
-                          DensityName(high)),
-          times.dense, "a broadcast of all weights", times.dense);
     }
     return absl::OkStatus();
   }

@@ -154,33 +154,6 @@ uint32_t DiffTile(const uint8_t* old_tile, const uint8_t* new_tile, uint32_t ele
 // hashed in any order, on all cores or on a GPU.
 Digest TileDigest(const EncodedTile& tile);
 
-// Joins tile digests into tensor digests and these into the digest of the patch set. It depends on
-// the changes alone, never on how chunks or contributors were cut. An empty set has a digest too.
-// Not thread-safe.
-class PatchDigester {
- public:
-  // `manifest` must outlive the digester.
-  explicit PatchDigester(const Manifest& manifest);
-
-  // Tiles come in ascending order, each once and whole: where contributors share a tile, their
-  // changes are joined first. `form` and `changed` say how a tile's bytes are to be read, so the
-  // digest covers them as well: equal digests mean equal changes.
-  void Add(TilePlace place, TileForm form, uint32_t changed, const Digest& tile_digest);
-
-  // The digest of the set; afterwards the object is as new.
-  Digest Finish();
-
- private:
-  void CloseTensor();
-
-  const Manifest& manifest_;
-  Sha256 set_;
-  Sha256 tensor_;
-  std::optional<TilePlace> last_;
-  uint64_t open_changed_ = 0;  // of the tensor of last_
-  uint64_t tensors_ = 0;
-};
-
 // The form at rest: positions as distances, values split by byte, each column compressed by zstd.
 // Less than half of a chunk of scattered changes; a chunk of a few may grow. `chunk` is one that
 // ChunkView::Parse accepts. The bytes depend on the version of zstd and are under no digest. Keeps

@@ -1,4 +1,4 @@
-// The digest of a patch set whose tiles are all there, on several cores.
+// The digest of a patch set, from those of its tiles.
 #pragma once
 
 #include <cstddef>
@@ -18,20 +18,23 @@ struct DigestedTile {
   const Digest* digest = nullptr;  // TileDigest
 };
 
-// What PatchDigester gives for tiles tile_at(0) to tile_at(count - 1), which ascend by place. Each
-// tensor is hashed by one of at most `threads` threads, which call tile_at. Blocks.
-Digest DigestTiles(const Manifest& manifest, size_t count,
-                   absl::FunctionRef<DigestedTile(size_t)> tile_at, int threads);
-
-// The same of tiles that come in stretches. A tensor may be in several. Not thread-safe.
-class StretchDigester {
+// Joins tile digests into tensor digests and these into the digest of the patch set. It depends on
+// the changes alone, never on how chunks or contributors were cut. An empty set has a digest too.
+// Not thread-safe.
+class PatchDigester {
  public:
-  // `manifest` must outlive it.
-  explicit StretchDigester(const Manifest& manifest);
+  // `manifest` must outlive the digester.
+  explicit PatchDigester(const Manifest& manifest);
 
-  // Tiles behind all that were added. Blocks, as DigestTiles.
+  // Tiles come in ascending order, each once and whole: where contributors share a tile, their
+  // changes are joined first. `form` and `changed` say how a tile's bytes are to be read, so the
+  // digest covers them as well: equal digests mean equal changes.
+  void Add(TilePlace place, TileForm form, uint32_t changed, const Digest& tile_digest);
+  // Tiles tile_at(0) to tile_at(count - 1) at once: each of their tensors is hashed by one of at
+  // most `threads` threads, which call tile_at. Blocks.
   void Add(size_t count, absl::FunctionRef<DigestedTile(size_t)> tile_at, int threads);
-  // The digest of all that were added; afterwards the object is as new.
+
+  // The digest of the set; afterwards the object is as new.
   Digest Finish();
 
  private:
@@ -45,5 +48,9 @@ class StretchDigester {
   Sha256 open_;
   uint64_t open_changed_ = 0;
 };
+
+// That of a set whose tiles are all there.
+Digest DigestTiles(const Manifest& manifest, size_t count,
+                   absl::FunctionRef<DigestedTile(size_t)> tile_at, int threads);
 
 }  // namespace wstore
