@@ -60,6 +60,10 @@ RouteChoice ChooseRoute(const TransferHello& root, const TransferHello& rank) {
   };
   if (root.device.empty()) return by_service("the root has no GPU");
   if (rank.device.empty()) return by_service("it has no GPU");
+  if (root.frame_format != rank.frame_format) {
+    return by_service(absl::StrCat("frames of format ", root.frame_format, " at the root, ",
+                                   rank.frame_format, " here: run one build of wstore"));
+  }
   if (root.host == rank.host && root.device == rank.device) return {TransferRoute::kShared, ""};
   if (root.nccl_version == 0) return by_service("the root has no NCCL");
   if (rank.nccl_version == 0) return by_service("it has no NCCL");

@@ -41,6 +41,7 @@ v1::TransferHello ToProto(const TransferHello& hello) {
   out.set_host(hello.host);
   out.set_device(hello.device);
   out.set_nccl_version(hello.nccl_version);
+  out.set_frame_format(hello.frame_format);
   for (const auto& [name, value] : hello.environment) (*out.mutable_environment())[name] = value;
   if (!hello.tensors.is_all()) *out.mutable_tensors() = ToProto(hello.tensors);
   return out;
@@ -60,6 +61,7 @@ absl::StatusOr<TransferHello> FromProto(const v1::TransferHello& hello, size_t t
   out.host = hello.host();
   out.device = hello.device();
   out.nccl_version = hello.nccl_version();
+  out.frame_format = hello.frame_format();
   out.environment.insert(hello.environment().begin(), hello.environment().end());
   if (hello.has_tensors()) {
     ASSIGN_OR_RETURN(out.tensors, FromProto(hello.tensors(), tensors));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "store/client/transfer_messages.h"
 #include "tests/support/catch.h"
 
 namespace wstore::service {
@@ -279,6 +280,21 @@ TEST_CASE("D05 D08 routes and frames are checked before anybody meets") {
   other.environment = {{"NCCL_PROTO", "Simple"}};
   REQUIRE(ChooseRoute(root, other).why == "NCCL_PROTO unset at the root, 'Simple' here");
   REQUIRE(ChooseRoute(root, {}).route == TransferRoute::kService);
+  // Builds that enter frames in different ways, on one GPU too.
+  for (TransferHello newer : {On("h0", "g0"), On("h0", "g1")}) {
+    newer.frame_format = kFrameFormat + 1;
+    const RouteChoice choice = ChooseRoute(root, newer);
+    REQUIRE(choice.route == TransferRoute::kService);
+    REQUIRE(choice.why == "frames of format 1 at the root, 2 here: run one build of wstore");
+    const auto sent = wire::FromProto(wire::ToProto(newer), 0);
+    REQUIRE_OK(sent);
+    REQUIRE(*sent == newer);
+  }
+  v1::TransferHello silent = wire::ToProto(root);
+  silent.clear_frame_format();  // of a build before there was a number
+  const auto before = wire::FromProto(silent, 0);
+  REQUIRE_OK(before);
+  REQUIRE(ChooseRoute(root, *before).route == TransferRoute::kService);
   // Two ranks of one GPU, which a communicator does not take.
   const std::vector<RouteChoice> routes =
       ChooseRoutes(root, {On("h0", "g1"), On("h0", "g1"), On("h0", "g0"), On("h0", "g0")});

@@ -31,6 +31,10 @@
 
 namespace wstore {
 
+// How frames are announced and entered. Builds of which one has another number do not meet: where
+// one would enter a broadcast the other might wait for a transfer of its own.
+inline constexpr uint32_t kFrameFormat = 1;
+
 // What a party says of itself. Empty or 0: it has none.
 struct TransferHello {
   std::string host;                                // by which NCCL tells machines apart
@@ -38,6 +42,7 @@ struct TransferHello {
   int nccl_version = 0;                            // 22803 is 2.28.3
   std::map<std::string, std::string> environment;  // settings of NCCL that must agree
   TensorSet tensors;                               // that a rank wants of every transaction
+  uint32_t frame_format = kFrameFormat;
 
   friend bool operator==(const TransferHello&, const TransferHello&) = default;
 };
@@ -104,7 +109,7 @@ inline constexpr uint64_t kMaxFrameBytes = uint64_t{256} << 20;
 // Chunks begin at multiples of this, in a frame and in memory.
 inline constexpr uint64_t kFrameAlignment = 16;
 // Of one group, at a rank: under way or unreleased.
-inline constexpr size_t kMaxHeldFrames = 2;
+inline constexpr size_t kMaxHeldFrames = 3;
 
 // Whether a group can be joined at all by what a port is told of it.
 //   kInvalidArgument: without a route, without a place in its communicator, or with frames of no
