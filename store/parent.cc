@@ -101,8 +101,8 @@ absl::Status StoreImpl::WithChainOf(VersionId version,
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::TouchedTable> StoreImpl::TableOf(
-    VersionId parent, const std::map<TensorIndex, TouchedSums>& touched) const {
+absl::StatusOr<v1::TouchedTable> StoreImpl::TableOf(VersionId parent,
+                                                    const TouchedByTensor& touched) const {
   v1::TouchedTable table;
   RETURN_IF_ERROR(WithChainOf(parent, [&](ChainMap& chain) {
     for (const auto& [tensor, sums] : touched) {

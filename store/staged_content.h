@@ -24,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "store/version/publish.h"
 #include "wstore/chunk.h"
 #include "wstore/fingerprint.h"
 #include "wstore/manifest.h"
@@ -31,9 +32,6 @@
 #include "wstore/tensor_set.h"
 
 namespace wstore {
-
-// By tensor: sums over the changed elements, before and after.
-using TouchedByTensor = std::map<TensorIndex, TouchedSums>;
 
 // What a contributor says that it sent, all of it.
 struct ContributorSummary {

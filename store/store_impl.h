@@ -18,6 +18,7 @@
 #include "store/journal_patch.h"
 #include "store/recent_tiles.h"
 #include "store/state.h"
+#include "store/version/publish.h"
 #include "wstore/journal.h"
 #include "wstore/store.h"
 
@@ -106,8 +107,7 @@ class StoreImpl final : public Store {
   absl::Status MapChainOf(VersionId version) const;
   absl::Status WithChainOf(VersionId version, const std::function<void(ChainMap&)>& use) const;
   // What to record of a publish that changes these sums of its parent.
-  absl::StatusOr<v1::TouchedTable> TableOf(VersionId parent,
-                                           const std::map<TensorIndex, TouchedSums>& touched) const;
+  absl::StatusOr<v1::TouchedTable> TableOf(VersionId parent, const TouchedByTensor& touched) const;
   // The patch sets below a version that touch any of these tiles, or may.
   absl::StatusOr<PathPatches> PatchesTouching(VersionId version,
                                               const std::shared_ptr<const TileList>& wanted) const;

@@ -1,7 +1,6 @@
 // A patch set as chunks in memory: what a publish sends, and what a difference consists of.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,7 +18,7 @@ struct EncodedSet {
   Digest digest;
   uint64_t elements = 0;
   // Of each tensor with changes; nothing: not known.
-  std::optional<std::map<TensorIndex, TouchedSums>> touched;
+  std::optional<TouchedByTensor> touched;
   std::vector<Fingerprint> target_sums;  // where a whole new version was encoded
 };
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -59,7 +58,7 @@ struct Declaration {
   uint64_t chunks = 0;
   uint64_t elements = 0;
   Digest digest;
-  std::optional<std::map<TensorIndex, TouchedSums>> touched;
+  std::optional<TouchedByTensor> touched;
 };
 Declaration DeclarationOf(const EncodedSet& set);
 

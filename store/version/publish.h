@@ -3,9 +3,9 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <string_view>
 
+#include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
 #include "wstore/fingerprint.h"
 #include "wstore/manifest.h"
@@ -28,10 +28,14 @@ struct PublishInput {
   ProgressFn progress;  // bytes of the model looked at
 };
 
+// Sums over the changed elements, before and after. Thousands of them are made, sent and read
+// between the end of a comparison and the vote.
+using TouchedByTensor = absl::btree_map<TensorIndex, TouchedSums>;
+
 struct PublishOutcome {
   Digest patch_digest;
-  uint64_t elements = 0;                       // changed
-  std::map<TensorIndex, TouchedSums> touched;  // of each tensor with changes
+  uint64_t elements = 0;    // changed
+  TouchedByTensor touched;  // of each tensor with changes
   // With a target: the sums of all its tensors, taken from its bits alone.
   std::vector<Fingerprint> target_sums;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "common/bytes.h"
@@ -19,24 +20,51 @@ constexpr size_t kParts = 4;
 // With fewer, another thread takes longer to start than to help.
 constexpr size_t kTilesPerThread = 2048;
 
-// In one piece: a call for each field would cost more than the hashing.
-void HashTile(uint32_t tile, TileForm form, uint32_t changed, const Digest& digest,
-              Sha256* tensor) {
-  std::array<uint8_t, 8 + sizeof(digest.bytes)> record;
-  StoreLe<uint32_t>(tile, &record[0]);
-  StoreLe<uint32_t>(PackedTile{changed, form, 0}.Encode(), &record[4]);
-  std::copy(digest.bytes.begin(), digest.bytes.end(), &record[8]);
-  tensor->Update(record);
-}
+// Records are hashed some at a time: a call for each field would cost more than the hashing.
+class Records {
+ public:
+  explicit Records(Sha256* sha) : sha_(sha) {}
+  ~Records() { Flush(); }
+  Records(const Records&) = delete;
+  Records& operator=(const Records&) = delete;
 
-void HashTensor(const TensorSpec& spec, uint64_t changed, const Digest& digest, Sha256* set) {
-  set->UpdateU32(static_cast<uint32_t>(spec.name.size())).Update(spec.name);
-  const auto dtype = static_cast<uint8_t>(spec.dtype);
-  set->Update(absl::MakeConstSpan(&dtype, 1));
-  set->UpdateU32(static_cast<uint32_t>(spec.shape.size()));
-  for (const uint64_t dimension : spec.shape) set->UpdateU64(dimension);
-  set->UpdateU64(changed).Update(digest.bytes);
-}
+  void AddTile(uint32_t tile, TileForm form, uint32_t changed, const Digest& digest) {
+    Add(tile);
+    Add(PackedTile{changed, form, 0}.Encode());
+    AddBytes(digest.bytes);
+  }
+  void AddTensor(const TensorSpec& spec, uint64_t changed, const Digest& digest) {
+    Add(static_cast<uint32_t>(spec.name.size()));
+    AddBytes({reinterpret_cast<const uint8_t*>(spec.name.data()), spec.name.size()});
+    Add(static_cast<uint8_t>(spec.dtype));
+    Add(static_cast<uint32_t>(spec.shape.size()));
+    for (const uint64_t dimension : spec.shape) Add(dimension);
+    Add(changed);
+    AddBytes(digest.bytes);
+  }
+  void Flush() { sha_->Update(absl::MakeConstSpan(bytes_).first(std::exchange(used_, 0))); }
+
+ private:
+  template <typename T>
+  void Add(T value) {
+    uint8_t bytes[sizeof(T)];
+    StoreLe(value, bytes);
+    AddBytes(bytes);
+  }
+  void AddBytes(absl::Span<const uint8_t> bytes) {
+    if (bytes.size() > bytes_.size() - used_) Flush();
+    if (bytes.size() > bytes_.size()) {
+      sha_->Update(bytes);
+      return;
+    }
+    std::copy(bytes.begin(), bytes.end(), bytes_.begin() + used_);
+    used_ += bytes.size();
+  }
+
+  Sha256* const sha_;
+  size_t used_ = 0;
+  std::array<uint8_t, 4096> bytes_;
+};
 
 // The tiles of one tensor, among all.
 struct TensorTiles {
@@ -75,7 +103,7 @@ void PatchDigester::Add(TilePlace place, TileForm form, uint32_t changed,
   if (last_.has_value() && last_->tensor != place.tensor) CloseTensor();
   last_ = place;
   open_changed_ += changed;
-  HashTile(place.tile, form, changed, tile_digest, &open_);
+  Records(&open_).AddTile(place.tile, form, changed, tile_digest);
 }
 
 void PatchDigester::Add(size_t count, absl::FunctionRef<DigestedTile(size_t)> tile_at,
@@ -96,11 +124,13 @@ void PatchDigester::Add(size_t count, absl::FunctionRef<DigestedTile(size_t)> ti
     Sha256& sha = is_open ? open_ : i == back ? last : whole;
     TensorTiles& tensor = tensors[i];
     const size_t end = i < back ? tensors[i + 1].first : count;
+    Records records(&sha);
     for (size_t at = tensor.first; at < end; ++at) {
       const DigestedTile tile = tile_at(at);
       tensor.changed += tile.changed;
-      HashTile(tile.place.tile, tile.form, tile.changed, *tile.digest, &sha);
+      records.AddTile(tile.place.tile, tile.form, tile.changed, *tile.digest);
     }
+    records.Flush();
     if (i < back) tensor.digest = sha.Finish();
   };
   const size_t parts = std::min(tensors.size(), kParts * static_cast<size_t>(threads));
@@ -111,10 +141,12 @@ void PatchDigester::Add(size_t count, absl::FunctionRef<DigestedTile(size_t)> ti
   });
   WSTORE_CHECK(status.ok());
   if (goes_on) tensors.front().changed += open_changed_;
+  Records records(&set_);
   for (size_t i = 0; i < back; ++i) {
-    HashTensor(manifest_.tensor(tensors[i].tensor).spec, tensors[i].changed, tensors[i].digest,
-               &set_);
+    records.AddTensor(manifest_.tensor(tensors[i].tensor).spec, tensors[i].changed,
+                      tensors[i].digest);
   }
+  records.Flush();
   tensors_ += back;
   if (back > 0 || !goes_on) open_ = std::move(last);
   open_changed_ = tensors.back().changed;
@@ -122,7 +154,7 @@ void PatchDigester::Add(size_t count, absl::FunctionRef<DigestedTile(size_t)> ti
 }
 
 void PatchDigester::CloseTensor() {
-  HashTensor(manifest_.tensor(last_->tensor).spec, open_changed_, open_.Finish(), &set_);
+  Records(&set_).AddTensor(manifest_.tensor(last_->tensor).spec, open_changed_, open_.Finish());
   open_changed_ = 0;
   ++tensors_;
 }

@@ -34,10 +34,14 @@ absl::Status ChunkStager::GrowDevice(uint64_t count, DeviceBuffer<T>* buffer) {
   return absl::OkStatus();
 }
 
+// Freeing pinned memory waits for the device, on which a collective may wait for a peer that stands
+// still. So what has been outgrown stays: twice as much as is in use, at most.
 template <typename T>
 absl::Status ChunkStager::GrowPinned(uint64_t count, PinnedBuffer<T>* buffer) {
   if (count <= buffer->count()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(*buffer, PinnedBuffer<T>::Create(count + count / 4));
+  ASSIGN_OR_RETURN(PinnedBuffer<T> made, PinnedBuffer<T>::Create(count + count / 2));
+  outgrown_.push_back(std::make_shared<PinnedBuffer<T>>(std::move(*buffer)));
+  *buffer = std::move(made);
   return absl::OkStatus();
 }
 
@@ -173,7 +177,7 @@ absl::Status ChunkStager::SendGroups(absl::Span<Item> items, uint64_t group_coun
     sizes.push_back(items[i].draft.bytes);
     numbers.push_back(i);
   }
-  ASSIGN_OR_RETURN(PieceRoom room, pieces_.Reserve(sizes));
+  ASSIGN_OR_RETURN(PieceRoom room, pieces_.Reserve(sizes, stream_));
   RETURN_IF_ERROR(Grow(items.size(), &columns_));
   RETURN_IF_ERROR(Grow(group_count, &writes_));
   RETURN_IF_ERROR(GrowPinned(group_count, &groups_));
@@ -262,9 +266,12 @@ absl::Status ChunkStager::DecodeRound(absl::Span<Item> items, bool allow_dense) 
 absl::Status ChunkStager::Decode(const std::shared_ptr<const Plan>& plan, bool allow_dense,
                                  absl::Span<const DeviceChunk> chunks,
                                  absl::Span<std::optional<DecodedChunk>> decoded) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  // Not while anything is under way: neither the chunks nor these tables may go before that.
-  const auto wait = absl::MakeCleanup([this] { (void)Synchronize(stream_); });
+  // Not while anything is under way: neither the chunks nor these tables may go before that. Items
+  // that were refused give back their room.
+  const auto wait = absl::MakeCleanup([this] {
+    (void)Synchronize(stream_);
+    items_.clear();
+  });
   if (!workers_.has_value()) workers_.emplace(std::min(DefaultParallelism(), kMostThreads));
   RETURN_IF_ERROR(UsePlan(plan));
   for (size_t next = 0; next < chunks.size();) {

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,15 +20,19 @@
 
 namespace wstore::cuda {
 
-// Thread-safe; calls take turns. Keeps its tables between calls: some 10% of the chunks of the
-// largest batch.
+// On a stream of its own, which it waits for most of the time: so none of its kernels waits for
+// what else the replica does on the device, and two of these do more than one. Keeps its tables
+// between calls: some 10% of the chunks of the largest batch. Not thread-safe.
 class ChunkStager {
  public:
   // `pieces` must outlive it.
-  ChunkStager(CudaStream stream, CudaMemory* memory, const PieceStore& pieces)
-      : stream_(stream), memory_(memory), pieces_(pieces) {}
+  ChunkStager(OwnedCudaStream stream, CudaMemory* memory, const PieceStore& pieces)
+      : owned_stream_(std::move(stream)),
+        stream_(owned_stream_.get()),
+        memory_(memory),
+        pieces_(pieces) {}
 
-  // See MemoryBackend. Waits for the stream; whatever it returns, no chunk is read afterwards.
+  // See MemoryBackend. Whatever it returns, no chunk is read afterwards.
   absl::Status Decode(const std::shared_ptr<const Plan>& plan, bool allow_dense,
                       absl::Span<const DeviceChunk> chunks,
                       absl::Span<std::optional<DecodedChunk>> decoded);
@@ -66,11 +70,11 @@ class ChunkStager {
   absl::Status SendGroups(absl::Span<Item> items, uint64_t group_count);
   void TakeResults(Item* item, uint32_t number) const;
 
+  const OwnedCudaStream owned_stream_;
   const CudaStream stream_;
   CudaMemory* const memory_;
   const PieceStore& pieces_;
 
-  std::mutex mutex_;
   std::optional<WorkerPool> workers_;  // from the first call on
   std::shared_ptr<const Plan> plan_;   // whose cells are on the device
   DeviceBuffer<CellEntry> cells_;
@@ -105,6 +109,7 @@ class ChunkStager {
   PinnedBuffer<GroupEntry> groups_;
   DeviceBuffer<unsigned long long> block_sums_;
   DeviceBuffer<uint32_t> leaf_digests_;
+  std::vector<std::shared_ptr<void>> outgrown_;
 };
 
 }  // namespace wstore::cuda

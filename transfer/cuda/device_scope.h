@@ -24,7 +24,9 @@ class DeviceScope {
  public:
   explicit DeviceScope(int device) {
     (void)WSTORE_CUDA(cudaGetDevice(&before_));
-    if (before_ != device) (void)WSTORE_CUDA(cudaSetDevice(device));
+    // Also where it is that one already: a thread that has made no call has no context yet, in
+    // which cudaPointerGetAttributes knows no device memory.
+    (void)WSTORE_CUDA(cudaSetDevice(device));
   }
   ~DeviceScope() { (void)WSTORE_CUDA(cudaSetDevice(before_)); }
   DeviceScope(const DeviceScope&) = delete;

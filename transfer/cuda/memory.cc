@@ -86,9 +86,19 @@ absl::StatusOr<OwnedCudaStream> OwnedCudaStream::Create(CudaPriority priority) {
   int least = 0;
   int greatest = 0;
   RETURN_IF_ERROR(WSTORE_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest)));
+  return OfPriority(priority == CudaPriority::kHigh ? greatest : least);
+}
+
+absl::StatusOr<OwnedCudaStream> OwnedCudaStream::CreateLike(CudaStream other) {
+  int priority = 0;
+  RETURN_IF_ERROR(WSTORE_CUDA(cudaStreamGetPriority(other, &priority)));
+  return OfPriority(priority);
+}
+
+absl::StatusOr<OwnedCudaStream> OwnedCudaStream::OfPriority(int priority) {
   CudaStream stream = nullptr;
-  RETURN_IF_ERROR(WSTORE_CUDA(cudaStreamCreateWithPriority(
-      &stream, cudaStreamNonBlocking, priority == CudaPriority::kHigh ? greatest : least)));
+  RETURN_IF_ERROR(
+      WSTORE_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority)));
   return OwnedCudaStream(stream);
 }
 

@@ -129,7 +129,8 @@ absl::Status PieceStore::TakePinned(uint64_t size_bytes, const absl::Status& dev
                    device_status.message(), "), nor has the pinned memory; raise pinned_bytes"));
 }
 
-absl::StatusOr<PieceRoom> PieceStore::Reserve(absl::Span<const ColumnBytes> pieces) const {
+absl::StatusOr<PieceRoom> PieceStore::Reserve(absl::Span<const ColumnBytes> pieces,
+                                              CudaStream stream) const {
   PieceRoom room;
   uint64_t rest_bytes = 0;
   for (const ColumnBytes& bytes : pieces) {
@@ -147,7 +148,7 @@ absl::StatusOr<PieceRoom> PieceStore::Reserve(absl::Span<const ColumnBytes> piec
   std::shared_ptr<const DeviceBuffer<uint8_t>> block;
   if (room.device_group_bytes > 0) {
     auto made = DeviceBuffer<uint8_t>::Create(Aligned(room.device_group_bytes) + rest_bytes,
-                                              memory_, stream_);
+                                              memory_, stream);
     device_status = made.status();
     if (made.ok()) block = std::make_shared<const DeviceBuffer<uint8_t>>(*std::move(made));
     if (!made.ok() && !absl::IsResourceExhausted(device_status)) return device_status;

@@ -89,8 +89,9 @@ class PieceStore {
   // Copies a piece, in order of the stream; the piece may change afterwards.
   //   kResourceExhausted: neither the device nor the pinned memory has room
   absl::StatusOr<std::shared_ptr<const PieceCopy>> Copy(const StagedPiece& piece) const;
-  // Room for pieces whose columns the device will write, in order of the stream. Errors as Copy.
-  absl::StatusOr<PieceRoom> Reserve(absl::Span<const ColumnBytes> pieces) const;
+  // Room for pieces whose columns the device will write, in order of `stream`, which must outlive
+  // them. Once it has been waited for, they are as those of Copy. Errors as Copy.
+  absl::StatusOr<PieceRoom> Reserve(absl::Span<const ColumnBytes> pieces, CudaStream stream) const;
   // Copies the columns, but for the groups, back to the host. Waits for the stream.
   absl::Status Fetch(const PieceCopy& copy, StagedPiece* piece) const;
 

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <array>
+#include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -33,6 +35,8 @@ constexpr uint64_t kAuditStretches = 8192;
 constexpr uint64_t kStretchBytes = 256 << 10;
 constexpr uint64_t kFirstUnits = 4096;
 static_assert(kFirstUnits >= kReadUnits);
+// Calls that stage chunks at a time.
+constexpr size_t kStagers = 2;
 
 absl::Status Closed() { return absl::AbortedError("the weights are about to be written or moved"); }
 
@@ -61,8 +65,7 @@ class CudaBackend final : public MemoryBackend {
         stream_(options.stream),
         memory_(options.memory),
         verify_writes_(options.verify_writes),
-        pieces_(std::move(pieces)),
-        stager_(options.stream, options.memory, pieces_) {}
+        pieces_(std::move(pieces)) {}
 
   absl::Status Reserve();
 
@@ -95,8 +98,12 @@ class CudaBackend final : public MemoryBackend {
   CudaMemory* const memory_;
   const bool verify_writes_;
   const cuda::PieceStore pieces_;
-  cuda::ChunkStager stager_;
   Binding binding_;
+
+  // Those that no call uses.
+  std::mutex stager_mutex_;
+  std::condition_variable stager_free_;
+  std::vector<std::unique_ptr<cuda::ChunkStager>> stagers_;
 
   // Tables of units, of which a read needs few, and an exchange those that it was prepared for.
   std::mutex unit_mutex_;
@@ -130,6 +137,10 @@ absl::Status CudaBackend::Reserve() {
   ASSIGN_OR_RETURN(host_group_sums_, PinnedBuffer<cuda::SumsEntry>::Create(kReadGroups));
   ASSIGN_OR_RETURN(dense_tiles_, PinnedBuffer<uint8_t>::Create(2 * kTileElements * 8));
   RETURN_IF_ERROR(GrowUnits(kFirstUnits));
+  while (stagers_.size() < kStagers) {
+    ASSIGN_OR_RETURN(OwnedCudaStream stream, OwnedCudaStream::CreateLike(stream_));
+    stagers_.push_back(std::make_unique<cuda::ChunkStager>(std::move(stream), memory_, pieces_));
+  }
   return Synchronize(stream_);
 }
 
@@ -203,7 +214,17 @@ absl::Status CudaBackend::DecodeChunks(const std::shared_ptr<const Plan>& plan, 
                                        absl::Span<std::optional<DecodedChunk>> decoded) {
   const cuda::DeviceScope scope(device_);
   RETURN_IF_ERROR(CheckReachable("chunk", chunks));
-  return stager_.Decode(plan, allow_dense, chunks, decoded);
+  std::unique_lock<std::mutex> lock(stager_mutex_);
+  stager_free_.wait(lock, [this] { return !stagers_.empty(); });
+  std::unique_ptr<cuda::ChunkStager> stager = std::move(stagers_.back());
+  stagers_.pop_back();
+  lock.unlock();
+  const auto give_back = absl::MakeCleanup([&] {
+    lock.lock();
+    stagers_.push_back(std::move(stager));
+    stager_free_.notify_one();
+  });
+  return stager->Decode(plan, allow_dense, chunks, decoded);
 }
 
 absl::StatusOr<std::string_view> CudaBackend::ReadChunk(const DeviceChunk& chunk,

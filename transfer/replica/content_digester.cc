@@ -4,12 +4,6 @@
 #include <new>
 
 namespace wstore {
-namespace {
-
-// Spans may be without changes, and then nothing comes of them.
-constexpr uint64_t kMostTilesWaiting = 32768;
-
-}  // namespace
 
 void ContentDigester::Add(const ChunkKey& key, const StagedChunk* chunk) {
   if (!is_sound_ || chunk->tiles.empty()) return;
@@ -22,13 +16,13 @@ std::vector<const StagedChunk*> ContentDigester::Take(uint64_t least_tiles) {
   std::sort(waiting_.begin(), waiting_.end());
   uint64_t all_tiles = 0;
   for (const auto& [key, chunk] : waiting_) all_tiles += chunk->tiles.size();
-  const bool takes_all = least_tiles == kAll || all_tiles >= kMostTilesWaiting;
   uint64_t tiles = 0;
   size_t count = 0;
   uint64_t next_span = next_span_;
   for (; count < waiting_.size(); ++count) {
     const auto& [key, chunk] = waiting_[count];
-    if (!takes_all && key.span > next_span) break;
+    const bool is_next = key.span <= next_span || all_tiles - tiles > most_waiting_;
+    if (!is_next && least_tiles != kAll) break;
     next_span = key.span + uint64_t{1};
     tiles += chunk->tiles.size();
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "common/reserve.h"
 #include "transfer/replica/staged_chunk.h"
 #include "wstore/chunk.h"
 #include "wstore/patch_digest.h"
@@ -21,9 +22,10 @@ namespace wstore {
 class ContentDigester {
  public:
   // `manifest` must outlive it.
-  explicit ContentDigester(const Manifest& manifest) : digester_(manifest) {}
+  explicit ContentDigester(const Manifest& manifest, uint64_t most_waiting = kMostTilesWaiting)
+      : most_waiting_(most_waiting), digester_(manifest) {}
 
-  void Reserve() { waiting_.reserve(waiting_.size() + 1); }
+  void Reserve() { ReserveOneMore(&waiting_); }
   // The chunk must stay where it is. Its tiles ascend. Fails not, after Reserve.
   void Add(const ChunkKey& key, const StagedChunk* chunk);
 
@@ -41,8 +43,14 @@ class ContentDigester {
   Digest Finish() { return digester_.Finish(); }
 
  private:
+  // Spans may be without changes, and then nothing comes of them; so what is behind a gap is taken
+  // once so many tiles wait behind it. They are more than the frames that are staged at a time
+  // have: those end in any order.
+  static constexpr uint64_t kMostTilesWaiting = 262'144;
+
   using Waiting = std::pair<ChunkKey, const StagedChunk*>;
 
+  const uint64_t most_waiting_;
   PatchDigester digester_;
   bool is_sound_ = true;
   std::vector<Waiting> waiting_;

@@ -110,6 +110,8 @@ class Replica::Impl {
   absl::StatusOr<std::shared_ptr<Staging>> FindStaging(TransactionNumber transaction) const;
   // What staging a chunk comes to, given what `staging` said to it.
   absl::Status EndStaging(const std::shared_ptr<Staging>& staging, const absl::Status& status);
+  // Hashes and reads what was staged, beside the caller.
+  void WorkAhead(const std::shared_ptr<Staging>& staging);
   absl::Status FetchColumns(absl::Span<const UndoHistory::Entry> entries);
   absl::StatusOr<Completed> Complete(const Plan& plan, const MemoryPass& pass,
                                      const Pending& pending, const UpdateSummary& summary);
@@ -130,6 +132,11 @@ class Replica::Impl {
   std::shared_ptr<Pending> pending_;
   std::optional<Committed> committed_;  // the last one
   UndoHistory history_;
+
+  // From the first chunks on that were staged where they lie. Last: they use the others.
+  std::once_flag ahead_made_;
+  std::unique_ptr<JobThread> digests_ahead_;
+  std::unique_ptr<JobThread> reads_ahead_;
 };
 
 // Whether there is a buffer for each of the layout, of its size, aligned, and apart from all

@@ -1,5 +1,6 @@
 // An update from its announcement to its approval, all of it while the engine serves.
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -196,8 +197,21 @@ absl::Status Replica::Impl::StageDeviceChunks(absl::Span<const DeviceChunk> chun
     if (found != staging) return absl::AbortedError("another update began meanwhile");
     RETURN_IF_ERROR(EndStaging(staging, staging->AddDecoded(*std::move(decoded[i]))));
   }
-  if (staging != nullptr) staging->WorkAheadBeside(threads());
+  if (staging != nullptr) WorkAhead(staging);
   return absl::OkStatus();
+}
+
+void Replica::Impl::WorkAhead(const std::shared_ptr<Staging>& staging) {
+  try {
+    std::call_once(ahead_made_, [this] {
+      digests_ahead_ = std::make_unique<JobThread>("wr-digests", nullptr);
+      reads_ahead_ = std::make_unique<JobThread>("wr-reads", nullptr);
+    });
+  } catch (const std::exception&) {
+    // No thread, or no memory.
+    return staging->WorkAhead();
+  }
+  Staging::WorkAheadBeside(staging, threads(), *digests_ahead_, *reads_ahead_);
 }
 
 absl::StatusOr<ContributorContent> Replica::Impl::StageAll(const PatchSource& patches) {

@@ -1,13 +1,14 @@
 #include "transfer/replica/staging.h"
 
 #include <algorithm>
-#include <exception>
 #include <new>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/parallel.h"
+#include "common/reserve.h"
 #include "common/status_macros.h"
 #include "transfer/replica/read_units.h"
 #include "wstore/patch_digest.h"
@@ -93,7 +94,7 @@ absl::Status Staging::Keep(const ChunkKey& key, StagedChunk chunk) {
     incoming.digester = std::make_unique<ContentDigester>(plan_->manifest());
   }
   incoming.digester->Reserve();
-  unread_.reserve(unread_.size() + 1);
+  ReserveOneMore(&unread_);
   StagedChunk& kept = chunks_.emplace(key, std::move(chunk)).first->second;
   ++incoming.chunks;
   incoming.digester->Add(key, &kept);
@@ -110,19 +111,28 @@ void Staging::WorkAhead() {
   if (const std::vector<StagedChunk*> chunks = ClaimUnread(); !chunks.empty()) ReadAhead(chunks);
 }
 
-void Staging::WorkAheadBeside(int threads) {
-  const std::lock_guard<std::mutex> lock(beside_mutex_);
-  if (digesting_ahead_.valid()) digesting_ahead_.wait();
-  if (reading_ahead_.valid()) reading_ahead_.wait();
-  const std::vector<StagedChunk*> chunks = ClaimUnread();
+void Staging::WorkAheadBeside(const std::shared_ptr<Staging>& staging, int threads,
+                              JobThread& digests, JobThread& reads) {
+  const std::vector<StagedChunk*> chunks = staging->ClaimUnread();
+  bool reads_here = !chunks.empty();
   try {
-    digesting_ahead_ =
-        std::async(std::launch::async, [this, threads] { DigestAhead(kTilesToDigest, threads); });
-    if (chunks.empty()) return;
-    reading_ahead_ = std::async(std::launch::async, [this, chunks] { ReadAhead(chunks); });
-  } catch (const std::exception&) {
-    // No thread, or no memory: digests are taken in the end.
-    if (!chunks.empty()) ReadAhead(chunks);
+    // Of an update that was dropped meanwhile, nothing is done.
+    const std::weak_ptr<Staging> weak = staging;
+    if (reads_here) {
+      reads.Post([weak, chunks] {
+        if (const auto alive = weak.lock()) alive->ReadAhead(chunks);
+      });
+    }
+    reads_here = false;
+    digests.Post([weak, threads] {
+      try {
+        if (const auto alive = weak.lock()) alive->DigestAhead(kTilesToDigest, threads);
+      } catch (const std::bad_alloc&) {
+        // They are taken in the end.
+      }
+    });
+  } catch (const std::bad_alloc&) {
+    if (reads_here) staging->ReadAhead(chunks);
   }
 }
 
@@ -131,6 +141,11 @@ void Staging::DigestAhead(uint64_t least_tiles, int threads) {
   if (is_digesting_ && least_tiles != ContentDigester::kAll) return;
   digested_.wait(lock, [this] { return !is_digesting_; });
   is_digesting_ = true;
+  const auto end = absl::MakeCleanup([&] {
+    if (!lock.owns_lock()) lock.lock();
+    is_digesting_ = false;
+    digested_.notify_all();
+  });
   for (Incoming& incoming : incoming_) {
     if (incoming.digester == nullptr) continue;
     const std::vector<const StagedChunk*> chunks = incoming.digester->Take(least_tiles);
@@ -140,8 +155,6 @@ void Staging::DigestAhead(uint64_t least_tiles, int threads) {
     lock.lock();
     if (!is_done) incoming.digester->GiveUp();
   }
-  is_digesting_ = false;
-  digested_.notify_all();
 }
 
 std::vector<StagedChunk*> Staging::ClaimUnread() {

@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/job_thread.h"
 #include "transfer/replica/content_digester.h"
 #include "transfer/replica/memory_gate.h"
 #include "transfer/replica/plan.h"
@@ -69,8 +69,9 @@ class Staging {
   // Takes digests of what was added, and reads memory for it, if it is much. To be called after
   // each Add, or after several.
   void WorkAhead();
-  // The same in threads of its own, while the caller goes on. Waits for those of the call before.
-  void WorkAheadBeside(int threads);
+  // The same in two threads, while the caller goes on.
+  static void WorkAheadBeside(const std::shared_ptr<Staging>& staging, int threads,
+                              JobThread& digests, JobThread& reads);
 
   // What has come from a contributor so far.
   //   kInvalidArgument: a tile in two chunks
@@ -154,9 +155,6 @@ class Staging {
   std::vector<std::unique_ptr<PieceBuilder>> builders_;  // not in use
 
   // Last, so that they end first.
-  std::mutex beside_mutex_;
-  std::future<void> digesting_ahead_;
-  std::future<void> reading_ahead_;
 };
 
 }  // namespace wstore

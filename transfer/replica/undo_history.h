@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "common/reserve.h"
 #include "transfer/replica/plan.h"
 #include "transfer/replica/reaper.h"
 #include "transfer/replica/staged_patch.h"
@@ -27,7 +28,7 @@ class UndoHistory {
       : budget_bytes_(budget_bytes), reaper_(reaper) {}
 
   // Makes room, so that the next Add needs no memory.
-  void Reserve() { entries_.reserve(entries_.size() + 1); }
+  void Reserve() { ReserveOneMore(&entries_); }
   // entry.from is what the newest entry leads to. Drops the oldest while there is more than the
   // budget.
   void Add(Entry entry);

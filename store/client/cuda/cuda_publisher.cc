@@ -68,6 +68,7 @@ class CudaPublisherImpl final : public CudaPublisher {
     ASSIGN_OR_RETURN(copies_, cuda::PinnedBuffer<char>::Create(options_.patch_bytes));
     ASSIGN_OR_RETURN(OwnedCudaStream stream, OwnedCudaStream::Create());
     copying_.emplace(std::move(stream));
+    ASSIGN_OR_RETURN(put_connection_, client::Connection::Open(connect));
     if (!options_.leads) return absl::OkStatus();
     ASSIGN_OR_RETURN(std::shared_ptr<TransferPort> port, MakeCudaTransferPort(options_.memory));
     TransferLeadOptions lead = options_.lead;
@@ -295,8 +296,7 @@ class CudaPublisherImpl final : public CudaPublisher {
       under_way += chunk.size_bytes;
     }
     RETURN_IF_ERROR(copying_->Synchronize());
-    return client::PutChunks(*client_->connection(), transaction, options_.contributor, views,
-                             deadline);
+    return client::PutChunks(*put_connection_, transaction, options_.contributor, views, deadline);
   }
 
   absl::StatusOr<Decision> Commit(const CudaDiff& diff, const PublishOptions& options,
@@ -387,7 +387,9 @@ class CudaPublisherImpl final : public CudaPublisher {
   CudaPublishTimes times_;
   client::Doubt doubt_;
 
-  // The chunks of the latest publish on their way to the server.
+  // The chunks of the latest publish on their way to the server. By a connection of their own: the
+  // declaration, for which ranks wait, shall not share one with them.
+  std::shared_ptr<client::Connection> put_connection_;
   std::optional<OwnedCudaStream> copying_;
   cuda::PinnedBuffer<char> copies_;
   std::future<absl::Status> put_;

@@ -1,5 +1,4 @@
 #include "store/client/worker/content_stream.h"
-#include "store/client/transfer_messages.h"
 
 #include <algorithm>
 #include <chrono>
@@ -9,7 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
 #include "common/status_macros.h"
-#include "store/client/worker/frame_intake.h"
+#include "store/client/transfer_messages.h"
+#include "store/client/worker/delivery.h"
 #include "store/client/worker/packed_stager.h"
 #include "store/client/worker/worker_messages.h"
 #include "transfer/codec/chunk_layout.h"

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <shared_mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "store/client/transfer_messages.h"
-#include "store/client/worker/job_thread.h"
 
 namespace wstore::client {
 namespace {
@@ -14,96 +14,8 @@ namespace {
 constexpr size_t kMaxAnnounced = 1024;
 constexpr int64_t kFirstPauseMicros = 200'000;
 constexpr int64_t kLongestPauseMicros = 30'000'000;
-constexpr auto kLookAgain = std::chrono::milliseconds(20);
-// Without a frame of a publisher that has sent all.
-constexpr auto kSilence = std::chrono::milliseconds(500);
 
 }  // namespace
-
-// --- Delivery ---
-
-void Delivery::Open(Stage stage) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  stage_ = std::move(stage);
-  changed_.notify_all();
-}
-
-void Delivery::Announced(const FrameHeader& frame) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [contributor, part] : parts_) {
-    if (part.epochs.contains(frame.epoch)) ++part.under_way;
-  }
-}
-
-void Delivery::Take(const FrameHeader& frame, uint32_t contributor,
-                    absl::Span<const DeviceChunk> chunks, Deadline deadline) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  const auto found = parts_.find(contributor);
-  if (found == parts_.end() || !found->second.epochs.contains(frame.epoch)) return;
-  Part& part = found->second;
-  part.used = frame.epoch;
-  StageFrame(frame, chunks, deadline, lock, part);
-  if (part.under_way > 0) --part.under_way;
-  part.last_sign = std::chrono::steady_clock::now();
-}
-
-void Delivery::StageFrame(const FrameHeader& frame, absl::Span<const DeviceChunk> chunks,
-                          Deadline deadline, std::unique_lock<std::mutex>& lock, Part& part) {
-  absl::Status status;
-  if (!chunks.empty()) {
-    changed_.wait_for(lock, std::chrono::microseconds(deadline.left_micros()),
-                      [this] { return stage_ != nullptr || is_closed_; });
-    status = absl::UnavailableError("the update was not begun in time");
-  }
-  if (is_closed_ || !part.status.ok()) return;
-  if (!chunks.empty() && stage_ != nullptr) {
-    is_staging_ = true;
-    const Stage stage = stage_;
-    lock.unlock();
-    status = stage(chunks);
-    lock.lock();
-    is_staging_ = false;
-  }
-  if (part.status.ok()) part.status = status;
-  // Those that are for others count as well: together they are what the contributor says it sent.
-  if (part.status.ok()) part.chunks += frame.chunks.size() + frame.unsent_chunks;
-  part.is_whole = part.status.ok() && frame.is_last;
-  changed_.notify_all();
-}
-
-void Delivery::Fail(uint64_t epoch, const absl::Status& status) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [contributor, part] : parts_) {
-    if (part.epochs.erase(epoch) == 0 || part.is_whole || !part.status.ok()) continue;
-    part.under_way = 0;
-    if (part.used == epoch || part.epochs.empty()) part.status = status;
-  }
-  changed_.notify_all();
-}
-
-absl::StatusOr<uint64_t> Delivery::Await(uint32_t contributor, const Cancellation& cancellation) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  Part& part = parts_.at(contributor);
-  part.last_sign = std::chrono::steady_clock::now();
-  while (!part.is_whole && part.status.ok()) {
-    if (cancellation.is_cancelled()) return absl::CancelledError("cancelled");
-    if (part.under_way == 0 && std::chrono::steady_clock::now() - part.last_sign > kSilence) {
-      part.status = absl::UnavailableError("not all frames were sent to this rank");
-    }
-    changed_.wait_for(lock, kLookAgain);
-  }
-  if (!part.status.ok()) return part.status;
-  return part.chunks;
-}
-
-void Delivery::Close() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  is_closed_ = true;
-  changed_.notify_all();
-  changed_.wait(lock, [this] { return !is_staging_; });
-}
-
-// --- Groups ---
 
 struct FrameIntake::Group {
   TransferPlan plan;
@@ -112,7 +24,13 @@ struct FrameIntake::Group {
   std::thread joining;
   std::mutex mutex;  // guards the pointer
   std::unique_ptr<FrameReceiver> receiver;
-  std::mutex use;  // held while the receiver is used, but for Cancel, and while it is destroyed
+  // Shared while the receiver or its bytes are used, but for Cancel; held while it is destroyed.
+  std::shared_mutex use;
+
+  FrameReceiver* get() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return receiver.get();
+  }
 };
 
 struct FrameIntake::Entered {
@@ -121,9 +39,18 @@ struct FrameIntake::Entered {
   Deadline deadline;
 };
 
+struct FrameIntake::Staging {
+  Entered entered;
+  std::vector<DeviceChunk> chunks;
+  std::shared_ptr<Delivery> delivery;
+  bool is_done = false;  // under the mutex
+};
+
 FrameIntake::FrameIntake(Options options)
     : options_(std::move(options)),
       leaving_([this] { RunLeaving(); }),
+      stage_{JobThread("ws-stage-0", options_.on_thread),
+             JobThread("ws-stage-1", options_.on_thread)},
       frames_([this] { RunFrames(); }) {}
 
 FrameIntake::~FrameIntake() {
@@ -134,8 +61,11 @@ FrameIntake::~FrameIntake() {
     changed_.notify_all();
   }
   frames_.join();
+  for (JobThread& thread : stage_) thread.Stop();
+  staging_.clear();
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return breaking_ == 0; });
     has_ended_ = true;
     changed_.notify_all();
   }
@@ -234,6 +164,7 @@ void FrameIntake::Break(const std::shared_ptr<Group>& group, const absl::Status&
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (groups_.erase(group->plan.epoch) == 0) return;
+    ++breaking_;
     delivery = delivery_;
     if (tell) {
       hello_pause_micros_ =
@@ -256,6 +187,7 @@ void FrameIntake::Break(const std::shared_ptr<Group>& group, const absl::Status&
   if (tell) SendJoined(group->plan.epoch, status);
   const std::lock_guard<std::mutex> lock(mutex_);
   left_.push_back({group, tell ? std::optional(pause_micros) : std::nullopt});
+  --breaking_;
   changed_.notify_all();
 }
 
@@ -273,7 +205,7 @@ void FrameIntake::RunLeaving() {
     }
     if (left.group->joining.joinable()) left.group->joining.join();
     {
-      const std::lock_guard<std::mutex> use(left.group->use);
+      const std::lock_guard<std::shared_mutex> use(left.group->use);
       const std::lock_guard<std::mutex> lock(left.group->mutex);
       left.group->receiver.reset();
     }
@@ -295,7 +227,7 @@ std::shared_ptr<Delivery> FrameIntake::Expect(TransactionNumber transaction,
   for (const auto& [epoch, group] : groups_) {
     const std::lock_guard<std::mutex> group_lock(group->mutex);
     if (group->receiver == nullptr || group->contributor >= contributors) continue;
-    delivery->parts_[group->contributor].epochs.insert(epoch);
+    delivery->Expect(group->contributor, epoch);
   }
   transaction_ = transaction;
   delivery_ = delivery;
@@ -317,7 +249,7 @@ void FrameIntake::RunFrames() {
     bool says_hello = false;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      if (!is_stopping_ && announced_.empty() && entered_.empty()) {
+      if (!CanGoOn()) {
         const int64_t pause = hello_at_ ? hello_at_->left_micros() : kLongestPauseMicros;
         changed_.wait_for(lock, std::chrono::microseconds(pause));
       }
@@ -327,60 +259,102 @@ void FrameIntake::RunFrames() {
       says_hello = says_hello && is_linked_;
     }
     if (says_hello) SendHello();
-    // The next frame is under way while this one is staged.
-    while (entered_.size() < kMaxHeldFrames && EnterNext()) continue;
-    if (!entered_.empty()) TakeNext();
+    ReleaseStaged();
+    // Frames are under way while others are staged.
+    EnterNext();
+    TakeNext();
   }
   entered_.clear();
 }
 
-// False: nothing was announced, or it is of another group than what is under way.
-bool FrameIntake::EnterNext() {
-  std::optional<FrameHeader> frame;
-  std::shared_ptr<Group> group;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (announced_.empty()) return false;
-    const auto found = groups_.find(announced_.front().epoch);
-    if (found != groups_.end()) group = found->second;
-    if (group != nullptr && !entered_.empty() && entered_.front().group != group) return false;
-    frame = std::move(announced_.front());
-    announced_.pop_front();
+// With the mutex.
+bool FrameIntake::CanEnter() const {
+  return !announced_.empty() && entered_.size() + staging_.size() < kMaxHeldFrames &&
+         // One group at a time is under way.
+         (entered_.empty() || entered_.front().frame.epoch == announced_.front().epoch);
+}
+bool FrameIntake::CanGoOn() const {
+  return is_stopping_ || CanEnter() || (!entered_.empty() && staging_.size() < stage_.size()) ||
+         (!staging_.empty() && staging_.front().is_done);
+}
+
+void FrameIntake::EnterNext() {
+  for (;;) {
+    std::optional<FrameHeader> frame;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!CanEnter()) return;
+      frame = std::move(announced_.front());
+      announced_.pop_front();
+    }
+    const std::shared_ptr<Group> group = Find(frame->epoch);
+    if (group == nullptr) continue;  // it has ended
+    const Deadline deadline = Deadline::After(options_.frame_micros);
+    absl::Status status = absl::FailedPreconditionError("a frame before the group was joined");
+    const std::shared_lock<std::shared_mutex> use(group->use);
+    if (FrameReceiver* const receiver = group->get()) status = receiver->Enter(*frame, deadline);
+    if (status.ok()) {
+      entered_.push_back({group, *std::move(frame), deadline});
+      AtStep("receiving");
+    } else {
+      Break(group, status, /*tell=*/true);
+    }
   }
-  if (group == nullptr) return true;  // it has ended
-  const Deadline deadline = Deadline::After(options_.frame_micros);
-  absl::Status status = absl::FailedPreconditionError("a frame before the group was joined");
-  const std::lock_guard<std::mutex> use(group->use);
-  if (group->receiver != nullptr) status = group->receiver->Enter(*frame, deadline);
-  if (status.ok()) {
-    entered_.push_back({group, *std::move(frame), deadline});
-    AtStep("receiving");
-  } else {
-    Break(group, status, /*tell=*/true);
-  }
-  return true;
 }
 
 void FrameIntake::TakeNext() {
-  const Entered next = std::move(entered_.front());
+  if (entered_.empty() || staging_.size() == stage_.size()) return;
+  Entered next = std::move(entered_.front());
   entered_.pop_front();
-  const std::lock_guard<std::mutex> use(next.group->use);
+  const std::shared_lock<std::shared_mutex> use(next.group->use);
   if (next.group->is_ended.load()) return;
-  const absl::StatusOr<std::vector<DeviceChunk>> chunks =
-      next.group->receiver->Await(next.deadline);
+  absl::StatusOr<std::vector<DeviceChunk>> chunks = next.group->get()->Await(next.deadline);
   if (!chunks.ok()) return Break(next.group, chunks.status(), /*tell=*/true);
   for (const DeviceChunk& chunk : *chunks) received_bytes_ += chunk.size_bytes;
-  std::shared_ptr<Delivery> delivery;
+  staging_.push_back({std::move(next), *std::move(chunks), nullptr});
+  Staging& staging = staging_.back();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (transaction_ == next.frame.transaction) delivery = delivery_;
+    if (transaction_ == staging.entered.frame.transaction) staging.delivery = delivery_;
     hello_pause_micros_ = 0;
   }
-  // What nobody waits for was received all the same: the others' collective needs this rank.
-  if (delivery != nullptr) {
-    delivery->Take(next.frame, next.group->contributor, *chunks, next.deadline);
+  const FrameHeader& frame = staging.entered.frame;
+  if (staging.delivery != nullptr) {
+    staging.delivery->Arrived(frame, staging.entered.group->contributor);
   }
-  next.group->receiver->Release();
+  stage_[frame.sequence % stage_.size()].Post([this, &staging] { Stage(&staging); });
+}
+
+// In a stage thread.
+void FrameIntake::Stage(Staging* frame) {
+  {
+    Group& group = *frame->entered.group;
+    const std::shared_lock<std::shared_mutex> use(group.use);
+    // What nobody waits for was received all the same: the others' collective needs this rank. And
+    // the bytes of a group that has been left are gone.
+    if (frame->delivery != nullptr && !group.is_ended.load()) {
+      frame->delivery->Take(frame->entered.frame, group.contributor, frame->chunks,
+                            frame->entered.deadline);
+    }
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  frame->is_done = true;
+  changed_.notify_all();
+}
+
+void FrameIntake::ReleaseStaged() {
+  for (;;) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (staging_.empty() || !staging_.front().is_done) return;
+    }
+    Group& group = *staging_.front().entered.group;
+    {
+      const std::shared_lock<std::shared_mutex> use(group.use);
+      if (FrameReceiver* const receiver = group.get()) receiver->Release();
+    }
+    staging_.pop_front();
+  }
 }
 
 }  // namespace wstore::client

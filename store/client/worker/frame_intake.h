@@ -5,8 +5,8 @@
 // not come are fetched from the server.
 #pragma once
 
+#include <array>
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -14,7 +14,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -23,55 +22,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "store/client/worker/content_stream.h"
+#include "common/job_thread.h"
+#include "store/client/worker/delivery.h"
 #include "wstore/transfer_group.h"
 
 namespace wstore::client {
-
-// What comes of one transaction. Threads: any.
-class Delivery {
- public:
-  using Stage = std::function<absl::Status(absl::Span<const DeviceChunk>)>;
-
-  // Whether this contributor's chunks are expected as frames.
-  bool carries(uint32_t contributor) const { return parts_.contains(contributor); }
-  // Chunks go to `stage` from now on; frames wait for this.
-  void Open(Stage stage);
-  // Waits until all of a contributor's frames are staged. How many chunks that were. The
-  // contributor has said by now that it has sent all: it is not waited for if nothing comes.
-  //   kCancelled: cancelled
-  //   others: not all will come, or one was refused; the server has them
-  absl::StatusOr<uint64_t> Await(uint32_t contributor, const Cancellation& cancellation);
-  // No chunk is staged any more when this has returned.
-  void Close();
-
- private:
-  friend class FrameIntake;
-  struct Part {
-    std::set<uint64_t> epochs;     // of the groups that it may be sent through
-    std::optional<uint64_t> used;  // the one that it is
-    uint64_t chunks = 0;
-    uint64_t under_way = 0;  // frames that were announced, and are neither staged nor dropped
-    std::chrono::steady_clock::time_point last_sign;
-    bool is_whole = false;
-    absl::Status status;
-  };
-  // For the intake. Take waits for Open, up to the deadline; drops what is not wanted any more.
-  void Announced(const FrameHeader& frame);
-  void Take(const FrameHeader& frame, uint32_t contributor, absl::Span<const DeviceChunk> chunks,
-            Deadline deadline);
-  void Fail(uint64_t epoch, const absl::Status& status);
-
-  void StageFrame(const FrameHeader& frame, absl::Span<const DeviceChunk> chunks, Deadline deadline,
-                  std::unique_lock<std::mutex>& lock, Part& part);
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<uint32_t, Part> parts_;  // by contributor; their keys never change
-  Stage stage_;
-  bool is_staging_ = false;
-  bool is_closed_ = false;
-};
 
 class FrameIntake {
  public:
@@ -105,12 +60,17 @@ class FrameIntake {
  private:
   struct Group;
   struct Entered;
+  struct Staging;
 
   void Join(const std::shared_ptr<Group>& group);
   void RunFrames();
   void RunLeaving();
-  bool EnterNext();
+  bool CanEnter() const;
+  bool CanGoOn() const;
+  void EnterNext();
   void TakeNext();
+  void Stage(Staging* frame);
+  void ReleaseStaged();
   void Break(const std::shared_ptr<Group>& group, const absl::Status& status, bool tell);
   void SendJoined(uint64_t epoch, const absl::Status& status);
   void SendHello();
@@ -133,13 +93,18 @@ class FrameIntake {
     std::shared_ptr<Group> group;
     std::optional<int64_t> hello_after_micros;
   };
+  size_t breaking_ = 0;     // groups that are in neither list
   std::deque<Left> left_;   // groups to be left
   bool has_ended_ = false;  // no more of them will come
 
   std::atomic<uint64_t> received_bytes_{0};
-  std::deque<Entered> entered_;  // the frame thread's
-  // Last: they use the others. Groups are left in the one, since that may take seconds.
+  // The frame thread's, oldest first.
+  std::deque<Entered> entered_;
+  std::deque<Staging> staging_;
+  // Last: they use the others. Groups are left in the one, since that may take seconds; frames are
+  // staged in two, since most of it is waiting for the device.
   std::thread leaving_;
+  std::array<JobThread, 2> stage_;
   std::thread frames_;
 };
 

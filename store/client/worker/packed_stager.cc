@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/job_thread.h"
 #include "common/parallel.h"
 #include "common/status_macros.h"
-#include "store/client/worker/job_thread.h"
 #include "wstore/chunk.h"
 #include "wstore/chunk_header.h"
 

@@ -139,8 +139,8 @@ absl::Status Worker::Impl::Start(std::shared_ptr<const Layout> layout,
     intake.on_step = options_.on_step;
     intake_ = std::make_unique<client::FrameIntake>(std::move(intake));
   }
-  stage_ = std::make_unique<client::JobThread>("ws-stage", options_.on_thread);
-  memory_ = std::make_unique<client::JobThread>("ws-memory", options_.on_thread);
+  stage_ = std::make_unique<JobThread>("ws-stage", options_.on_thread);
+  memory_ = std::make_unique<JobThread>("ws-memory", options_.on_thread);
   if (options_.group != nullptr) {
     is_polled_ = !options_.group->NotifyOnChange([this] { Wake(); });
   }

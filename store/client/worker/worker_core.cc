@@ -54,7 +54,7 @@ void Worker::Impl::Wake() {
 }
 
 void Worker::Impl::Run() {
-  client::NameThread("ws-core");
+  NameThread("ws-core");
   if (options_.on_thread) options_.on_thread();
   for (;;) {
     const Micros wake = NextWake();

@@ -17,11 +17,11 @@
 #include <thread>
 #include <vector>
 
+#include "common/job_thread.h"
 #include "store/client/connection.h"
 #include "store/client/worker/board_record.h"
 #include "store/client/worker/content_stream.h"
 #include "store/client/worker/frame_intake.h"
-#include "store/client/worker/job_thread.h"
 #include "store/client/worker/rank_link.h"
 #include "store/client/worker/safe_point_gate.h"
 #include "store/protocol/worker.h"
@@ -222,8 +222,8 @@ class Worker::Impl {
   // Last: their threads use the others.
   std::unique_ptr<client::RankLink> link_;
   std::unique_ptr<client::FrameIntake> intake_;  // null: without transfer groups
-  std::unique_ptr<client::JobThread> stage_;
-  std::unique_ptr<client::JobThread> memory_;
+  std::unique_ptr<JobThread> stage_;
+  std::unique_ptr<JobThread> memory_;
   std::thread core_;
 };
 

@@ -1,4 +1,7 @@
 // Chunks that lie where the weights are, staged there.
+#include <thread>
+#include <vector>
+
 #include "tests/conformance/replica/rig.h"
 #include "tests/support/catch.h"
 #include "tests/support/random.h"
@@ -16,14 +19,18 @@ absl::Status StageInPlace(Rig& rig, absl::Span<const std::string> chunks) {
   return rig.replica().StageDeviceChunks(rig.instance->Place(chunks));
 }
 
-void StageInPlaceAndCommit(Rig& rig, const Update& update) {
-  REQUIRE_OK(rig.instance->Begin(update));
-  REQUIRE_OK(StageInPlace(rig, update.chunks));
+void FinishAndCommit(Rig& rig, const Update& update) {
   REQUIRE_OK(rig.instance->Finish(update));
   REQUIRE_OK(rig.instance->Apply(update));
   REQUIRE_OK(rig.instance->Commit(update));
   rig.publisher.Commit(update);
   REQUIRE(rig.instance->Holds(rig.publisher.model()));
+}
+
+void StageInPlaceAndCommit(Rig& rig, const Update& update) {
+  REQUIRE_OK(rig.instance->Begin(update));
+  REQUIRE_OK(StageInPlace(rig, update.chunks));
+  FinishAndCommit(rig, update);
 }
 
 }  // namespace
@@ -55,6 +62,28 @@ TEST_CASE("replica in place: reports and weights are those of chunks that came a
   for (size_t i = 0; i < reports[0].cells.size(); ++i) {
     REQUIRE(reports[0].cells[i].cell == reports[1].cells[i].cell);
     REQUIRE((reports[0].cells[i].sums == reports[1].cells[i].sums));
+  }
+}
+
+TEST_CASE("replica in place: from several threads at a time that have called nothing before") {
+  constexpr size_t kThreads = 4;
+  Rig rig(TestSeed("replica in place, threads"), 1, /*read_ahead_groups=*/1);
+  for (int round = 0; round < 3; ++round) {
+    const Update update = rig.NewUpdate();
+    REQUIRE_OK(rig.instance->Begin(update));
+    const std::vector<DeviceChunk> placed = rig.instance->Place(update.chunks);
+    std::vector<absl::Status> statuses(kThreads);
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        for (size_t i = t; i < placed.size(); i += kThreads) {
+          statuses[t].Update(rig.replica().StageDeviceChunks({&placed[i], 1}));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const absl::Status& status : statuses) REQUIRE_OK(status);
+    FinishAndCommit(rig, update);
   }
 }
 

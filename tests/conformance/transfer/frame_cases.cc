@@ -143,7 +143,7 @@ class Member {
   std::unique_ptr<FrameReceiver> receiver_;
 };
 
-// Each frame comes whole, two at a time, and stays until it is released.
+// Each frame comes whole, as many at a time as may be held, and stays until it is released.
 absl::Status PlayOrder(const FrameParty& party) {
   Member member(party);
   RETURN_IF_ERROR(member.Join());
@@ -160,19 +160,20 @@ absl::Status PlayOrder(const FrameParty& party) {
     ASSIGN_OR_RETURN(const FrameHeader frame, member.Announced(i));
     return receiver.Enter(frame, Soon());
   };
-  RETURN_IF_ERROR(enter(0));
-  RETURN_IF_ERROR(enter(1));
+  static_assert(kFrames > kMaxHeldFrames);
+  for (uint64_t i = 0; i < kMaxHeldFrames; ++i) RETURN_IF_ERROR(enter(i));
   ASSIGN_OR_RETURN(std::vector<DeviceChunk> held, receiver.Await(Soon()));
   for (uint64_t i = 0; i < kFrames; ++i) {
     RETURN_IF_ERROR(member.Compare(i, held));
-    if (i + 2 < kFrames) {
-      RETURN_IF_ERROR(HasCode(enter(i + 2), kPrecondition, "a third frame"));
+    const uint64_t next_entered = i + kMaxHeldFrames;
+    if (next_entered < kFrames) {
+      RETURN_IF_ERROR(HasCode(enter(next_entered), kPrecondition, "a frame too many"));
     }
     if (i + 1 == kFrames) break;
     ASSIGN_OR_RETURN(std::vector<DeviceChunk> next, receiver.Await(Soon()));
     RETURN_IF_ERROR(member.Compare(i, held));
     receiver.Release();
-    if (i + 2 < kFrames) RETURN_IF_ERROR(enter(i + 2));
+    if (next_entered < kFrames) RETURN_IF_ERROR(enter(next_entered));
     held = std::move(next);
   }
   receiver.Release();

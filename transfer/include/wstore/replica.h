@@ -134,9 +134,8 @@ class Replica {
   //   kResourceExhausted: past the budget, or no memory
   absl::Status StageChunk(std::string_view bytes);
   // Stages chunks where they lie, in order. On a GPU they are checked and decoded there, many at a
-  // time. What wrote them is done, or on the backend's stream; they must stay as they are until the
-  // call returns. Those before the first that is refused are staged, and none where room for all of
-  // them is wanting.
+  // time. What wrote them is done; they must stay as they are until the call returns. Those before
+  // the first that is refused are staged, and none where room for all of them is wanting.
   //   As StageChunk. kInvalidArgument also, with nothing staged: a chunk at no address or not at a
   //   multiple of 16 bytes, of more than kChunkMaxBytes, or in memory out of the backend's reach
   absl::Status StageDeviceChunks(absl::Span<const DeviceChunk> chunks);

@@ -57,6 +57,8 @@ enum class CudaPriority { kNormal, kHigh };
 class OwnedCudaStream {
  public:
   static absl::StatusOr<OwnedCudaStream> Create(CudaPriority priority = CudaPriority::kNormal);
+  // Of the priority that another one has.
+  static absl::StatusOr<OwnedCudaStream> CreateLike(CudaStream other);
   ~OwnedCudaStream();
   OwnedCudaStream(OwnedCudaStream&& other) noexcept;
   OwnedCudaStream& operator=(OwnedCudaStream&& other) noexcept;
@@ -66,6 +68,7 @@ class OwnedCudaStream {
   absl::Status Synchronize() const;
 
  private:
+  static absl::StatusOr<OwnedCudaStream> OfPriority(int priority);
   explicit OwnedCudaStream(CudaStream stream) : stream_(stream) {}
   CudaStream stream_ = nullptr;
 };

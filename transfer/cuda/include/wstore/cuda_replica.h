@@ -1,9 +1,10 @@
 // A replica whose weights are in the memory of a GPU: pass the backend to Replica::Attach in its
 // options. It then promises on the device what a host replica promises in host memory.
 //
-// The engine owns the weights; their addresses never change. All device work is on one stream, and
-// functions that need its result wait for that stream alone: when Apply or Abort has returned, the
-// weights are written, whatever stream reads them. A staged update is kept in device memory in the
+// The engine owns the weights; their addresses never change. All that reads or writes them is on
+// one stream, and functions that need its result wait for that stream alone: when Apply or Abort
+// has returned, the weights are written, whatever stream reads them. Chunks are staged on two more
+// streams, of the same priority. A staged update is kept in device memory in the
 // form that is fastest to apply: past the device's budget, in pinned host memory that was reserved
 // at the start. What came as bytes is kept in host memory too, to be composed with others; what was
 // decoded on the device (Replica::StageDeviceChunks) comes to the host only if it is composed.

@@ -1,10 +1,10 @@
-#include "store/client/worker/job_thread.h"
+#include "common/job_thread.h"
 
 #include <pthread.h>
 
 #include <utility>
 
-namespace wstore::client {
+namespace wstore {
 
 void NameThread(const std::string& name) { pthread_setname_np(pthread_self(), name.c_str()); }
 
@@ -37,12 +37,13 @@ void JobThread::Run() {
   for (;;) {
     changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
     if (stopping_) return;
-    const std::function<void()> job = std::move(jobs_.front());
+    std::function<void()> job = std::move(jobs_.front());
     jobs_.pop_front();
     lock.unlock();
     job();
+    job = nullptr;  // what it holds may take its time to go
     lock.lock();
   }
 }
 
-}  // namespace wstore::client
+}  // namespace wstore

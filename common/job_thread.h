@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-namespace wstore::client {
+namespace wstore {
 
 class JobThread {
  public:
@@ -34,4 +34,4 @@ class JobThread {
 // Names the calling thread.
 void NameThread(const std::string& name);
 
-}  // namespace wstore::client
+}  // namespace wstore
