@@ -29,8 +29,9 @@ absl::Status CallUntilAnswered(const Connection& connection,
                                grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
                                                             Response*),
                                const Request& request, Response* response, Deadline deadline) {
-  return client::Retry(
-      deadline, [&] { return Repeatable(connection.Call(method, request, response, deadline)); });
+  return client::Retry(connection, deadline, [&] {
+    return Repeatable(connection.Call(method, request, response, deadline));
+  });
 }
 
 // All pages of a list, up to `limit` entries. `take` gets each page.
@@ -187,7 +188,7 @@ absl::StatusOr<Decision> Client::Ask(const std::string& id, Deadline deadline) c
 
 absl::Status Client::Follow(const std::function<bool(const ServedHead&)>& changed,
                             Deadline deadline) const {
-  return client::Retry(deadline, [&]() -> absl::Status {
+  return client::Retry(*connection_, deadline, [&]() -> absl::Status {
     RETURN_IF_ERROR(connection_->CheckProcess());
     grpc::ClientContext context;
     Connection::SetDeadline(&context, deadline);

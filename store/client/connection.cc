@@ -171,13 +171,22 @@ absl::Status Connection::FromGrpc(const grpc::Status& status) const {
   return out;
 }
 
-absl::Status Retry(Deadline deadline, const std::function<absl::Status()>& attempt) {
+bool Connection::Pause(int64_t micros) const {
+  const Deadline end = Deadline::After(micros);
+  const bool stood = parts_->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
+  if (!stood && parts_->channel->WaitForConnected(ToTimespec(end))) return true;
+  std::this_thread::sleep_for(std::chrono::microseconds(end.left_micros()));
+  return false;
+}
+
+absl::Status Retry(const Connection& connection, Deadline deadline,
+                   const std::function<absl::Status()>& attempt) {
   int64_t pause_micros = kFirstPauseMicros;
   for (;;) {
     absl::Status status = attempt();
     const int64_t left = deadline.left_micros();
     if (!absl::IsUnavailable(status) || left <= 0) return status;
-    std::this_thread::sleep_for(std::chrono::microseconds(std::min(pause_micros, left)));
+    connection.Pause(std::min(pause_micros, left));
     if (deadline.has_passed()) return status;
     pause_micros = std::min(2 * pause_micros, kLongestPauseMicros);
   }

@@ -50,6 +50,11 @@ class Connection {
   //   kUnavailable: none by the deadline
   absl::Status WaitUntilConnected(Deadline deadline) const;
 
+  // Waits for so long between two attempts, or until a connection stands where there was none: then
+  // true. Whoever only sleeps may not see one come for five seconds, since gRPC looks after a
+  // connection while somebody waits for it.
+  bool Pause(int64_t micros) const;
+
   // What a call returned. OK is OK; others keep their code and message, with the server's address
   // where the message does not come from the server, and head where the server sent it (HeadIn).
   absl::Status FromGrpc(const grpc::Status& status) const;
@@ -81,7 +86,8 @@ class Connection {
 
 // Calls `attempt` until it returns something else than kUnavailable, with growing pauses of 20 ms
 // to 1 s between, or the deadline has passed: then the last error. For what may be done twice.
-absl::Status Retry(Deadline deadline, const std::function<absl::Status()>& attempt);
+absl::Status Retry(const Connection& connection, Deadline deadline,
+                   const std::function<absl::Status()>& attempt);
 
 // Head as the server saw it, where an error carries it.
 std::optional<v1::Head> HeadIn(const absl::Status& status);

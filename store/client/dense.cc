@@ -30,7 +30,7 @@ class ServedTiles final : public SpanTiles {
   ~ServedTiles() override { Stop(); }
 
   absl::Status ReadTile(TilePlace place, uint8_t* out) override {
-    return Retry(context_.deadline, [&] {
+    return Retry(context_.connection, context_.deadline, [&] {
       absl::Status status = TryTile(place, out);
       if (status.ok()) return status;
       Stop();

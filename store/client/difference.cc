@@ -106,7 +106,7 @@ absl::StatusOr<VersionInfo> GetVersion(const Connection& connection, const std::
   v1::GetVersionRequest request;
   request.set_version(name);
   v1::Version version;
-  RETURN_IF_ERROR(Retry(deadline, [&] {
+  RETURN_IF_ERROR(Retry(connection, deadline, [&] {
     return Repeatable(connection.Call(&v1::Store::Stub::GetVersion, request, &version, deadline));
   }));
   return FromProto(version);
@@ -117,8 +117,8 @@ absl::StatusOr<Digest> DifferenceDigest(const Connection& connection, VersionId 
   ASSIGN_OR_RETURN(const VersionInfo from_info, GetVersion(connection, ToString(from), deadline));
   ASSIGN_OR_RETURN(const VersionInfo to_info, GetVersion(connection, ToString(to), deadline));
   DifferenceReader reader(connection, from_info, to_info);
-  RETURN_IF_ERROR(
-      Retry(deadline, [&] { return Repeatable(reader.Read(/*head_only=*/true, deadline)); }));
+  RETURN_IF_ERROR(Retry(connection, deadline,
+                        [&] { return Repeatable(reader.Read(/*head_only=*/true, deadline)); }));
   if (reader.digest()) return *reader.digest();
   ASSIGN_OR_RETURN(const ServedManifest manifest, ReadManifest(connection, deadline));
   return PatchDigester(*manifest.manifest).Finish();
@@ -128,8 +128,8 @@ absl::StatusOr<EncodedSet> ReadDifference(const Connection& connection, const Ma
                                           const VersionInfo& from, const VersionInfo& to,
                                           Deadline deadline) {
   DifferenceReader reader(connection, from, to);
-  RETURN_IF_ERROR(
-      Retry(deadline, [&] { return Repeatable(reader.Read(/*head_only=*/false, deadline)); }));
+  RETURN_IF_ERROR(Retry(connection, deadline,
+                        [&] { return Repeatable(reader.Read(/*head_only=*/false, deadline)); }));
   EncodedSet set = reader.TakeSet();
   RETURN_IF_ERROR(Complete(manifest, &set));
   const bool is_empty = !reader.digest() && set.chunks.empty();
@@ -147,7 +147,7 @@ absl::StatusOr<ServedManifest> ReadManifest(const Connection& connection, Deadli
   ServedManifest out;
   std::vector<TensorSpec> tensors;
   uint64_t in_all = 0;
-  RETURN_IF_ERROR(Retry(deadline, [&]() -> absl::Status {
+  RETURN_IF_ERROR(Retry(connection, deadline, [&]() -> absl::Status {
     tensors.clear();
     grpc::ClientContext context;
     Connection::SetDeadline(&context, deadline);

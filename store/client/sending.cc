@@ -104,7 +104,7 @@ absl::StatusOr<Begun> Begin(const Connection& connection, const PublishOptions& 
   if (content) request.set_patch_digest(ToBytes(*content));
   v1::BeginResponse response;
   // Begin joins what is open under the id, so it may be done twice.
-  RETURN_IF_ERROR(Retry(deadline, [&] {
+  RETURN_IF_ERROR(Retry(connection, deadline, [&] {
     return Repeatable(connection.Call(&v1::Store::Stub::Begin, request, &response, deadline));
   }));
   Begun begun;
@@ -149,7 +149,7 @@ absl::Status PutChunks(const Connection& connection, TransactionNumber transacti
                        uint32_t contributor, absl::Span<const std::string_view> chunks,
                        Deadline deadline) {
   bool resumes = false;
-  return Retry(deadline, [&] {
+  return Retry(connection, deadline, [&] {
     return Repeatable(PutOnce(connection, transaction, contributor, chunks,
                               std::exchange(resumes, true), deadline));
   });
@@ -173,7 +173,7 @@ absl::StatusOr<Decision> Settle(const Connection& connection, const std::string&
   v1::AskRequest request;
   request.set_id(id);
   v1::Decision decision;
-  const absl::Status status = Retry(deadline, [&] {
+  const absl::Status status = Retry(connection, deadline, [&] {
     return Repeatable(connection.Call(&v1::Store::Stub::Ask, request, &decision, deadline));
   });
   if (status.ok()) return FromProto(decision, id);
@@ -207,7 +207,7 @@ absl::StatusOr<Decision> Commit(const Connection& connection, const std::string&
   v1::Decision decision;
   // It may be sent twice: a contributor that has finished may finish again.
   absl::Status first;
-  const absl::Status status = Retry(deadline, [&] {
+  const absl::Status status = Retry(connection, deadline, [&] {
     const absl::Status now =
         Repeatable(connection.Call(&v1::Store::Stub::Commit, request, &decision, deadline));
     if (first.ok()) first = now;
@@ -243,7 +243,7 @@ absl::StatusOr<Decision> RepeatedDecision(const Connection& connection, const st
   v1::AskRequest ask;
   ask.set_id(id);
   v1::Decision answer;
-  RETURN_IF_ERROR(Retry(deadline, [&] {
+  RETURN_IF_ERROR(Retry(connection, deadline, [&] {
     return Repeatable(connection.Call(&v1::Store::Stub::Ask, ask, &answer, deadline));
   }));
   ASSIGN_OR_RETURN(Decision decision, FromProto(answer, id));
@@ -270,7 +270,7 @@ absl::StatusOr<std::optional<Decision>> Unchanged(const Connection& connection,
   absl::StatusOr<Decision> repeated = RepeatedDecision(connection, id, at, set_digest, deadline);
   if (repeated.ok() || absl::IsAlreadyExists(repeated.status())) return repeated;
   v1::Status status;
-  RETURN_IF_ERROR(Retry(deadline, [&] {
+  RETURN_IF_ERROR(Retry(connection, deadline, [&] {
     return Repeatable(
         connection.Call(&v1::Store::Stub::GetStatus, v1::GetStatusRequest(), &status, deadline));
   }));

@@ -22,6 +22,7 @@ namespace {
 
 constexpr int64_t kFirstPauseMicros = 50'000;
 constexpr int64_t kLongestPauseMicros = 1'000'000;
+constexpr int64_t kLookMicros = 50'000;
 
 using Stream = grpc::ClientReaderWriter<v1::FromRoot, v1::ToRoot>;
 
@@ -168,11 +169,21 @@ class LeadImpl final : public TransferLead {
       const bool was_led = LeadOnce();
       EndAll();
       if (was_led) pause_micros = kFirstPauseMicros;
-      std::unique_lock<std::mutex> lock(mutex_);
-      changed_.wait_for(lock, std::chrono::microseconds(pause_micros),
-                        [this] { return is_stopping_; });
-      if (is_stopping_) return;
+      if (!PauseUnlessStopping(pause_micros)) return;
       pause_micros = std::min(2 * pause_micros, kLongestPauseMicros);
+    }
+  }
+
+  // False: it is to stop.
+  bool PauseUnlessStopping(int64_t micros) {
+    const Deadline end = Deadline::After(micros);
+    for (bool is_connected = false;;) {
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (is_stopping_) return false;
+      }
+      if (is_connected || end.has_passed()) return true;
+      is_connected = connection_->Pause(std::min(end.left_micros(), kLookMicros));
     }
   }
 

@@ -92,7 +92,7 @@ class UploadImpl final : public Upload {
     request.set_id(options_.begin.transaction_id);
     request.set_reason(reason);
     v1::AbortResponse response;
-    return client::Retry(deadline, [&] {
+    return client::Retry(*connection_, deadline, [&] {
       return client::Repeatable(
           connection_->Call(&v1::Store::Stub::Abort, request, &response, deadline));
     });

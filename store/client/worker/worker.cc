@@ -68,8 +68,8 @@ absl::StatusOr<std::shared_ptr<const WorkerBase>> ReadWorkerBase(const ConnectOp
   ASSIGN_OR_RETURN(const std::shared_ptr<client::Connection> connection,
                    client::Connection::Open(connect));
   auto base = std::make_shared<WorkerBase>();
-  const absl::Status status =
-      client::Retry(deadline, [&] { return ReadManifestOnce(*connection, deadline, base.get()); });
+  const absl::Status status = client::Retry(
+      *connection, deadline, [&] { return ReadManifestOnce(*connection, deadline, base.get()); });
   RETURN_IF_ERROR(status);
   return base;
 }
