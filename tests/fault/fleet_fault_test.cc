@@ -10,8 +10,12 @@
 
 #include "tests/fault/fault_fixture.h"
 #include "tests/fault/proxy.h"
+#include "tests/support/naive_safetensors.h"
 #include "tests/support/process.h"
 #include "tests/support/random.h"
+#include "tests/support/temp_dir.h"
+#include "wstore/client.h"
+#include "wstore/publisher.h"
 
 namespace wstore::testing {
 namespace {
@@ -136,6 +140,36 @@ TEST_CASE("A trainer goes on within moments once its server is back") {
   REQUIRE(trainer->Wait(12 * kSecond) == 0);
   REQUIRE(std::chrono::steady_clock::now() - ready < std::chrono::seconds(3));
   fixture.RequireWhole({"once"});
+}
+
+// What gRPC does with readers that are slower than the server must not keep the process: it took up
+// to ten seconds, in about one run of this in three.
+TEST_CASE("A server that is stopped leaves at once, whatever was read from it just now") {
+  constexpr int kReaders = 12;
+  constexpr uint64_t kBytes = uint64_t{96} << 20;
+  const TempDir directory;
+  std::filesystem::create_directory(directory / "checkpoint");
+  NaiveTensors tensors;
+  tensors["large"] = {"U8", {kBytes}, std::string(kBytes, 'x')};
+  WriteFile(directory / "checkpoint/model.safetensors", NaiveWrite(tensors, {"large"}));
+  LocalFleet::Options options;
+  options.program = WSTORE_BINARY;
+  options.directory = directory.path();
+  options.checkpoint = directory / "checkpoint";
+  options.server_arguments = {"--lease", "500ms", "--skew", "200ms"};
+  const auto fleet = LocalFleet::Create(options);
+  REQUIRE_OK(fleet);
+  REQUIRE_OK((*fleet)->StartServer());
+  const std::string address = "unix:" + (*fleet)->store_path() + "/wstore.sock";
+  for (int i = 0; i < kReaders; ++i) {
+    const auto client = Client::Connect({address, {}, false}, "reader");
+    REQUIRE_OK(client);
+    REQUIRE_OK(Publisher::Start(*client, {}, Deadline::After(kWait)));
+  }
+  const auto stopped = std::chrono::steady_clock::now();
+  (*fleet)->server().Signal(SIGTERM);
+  REQUIRE((*fleet)->server().Wait(kWait) == 0);
+  REQUIRE(std::chrono::steady_clock::now() - stopped < std::chrono::seconds(4));
 }
 
 TEST_CASE("E03 a stopped rank is fenced once, then delays nobody, and catches up when it goes on") {
