@@ -3,9 +3,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string_view>
 
-#include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
 #include "wstore/fingerprint.h"
 #include "wstore/manifest.h"
@@ -28,9 +28,8 @@ struct PublishInput {
   ProgressFn progress;  // bytes of the model looked at
 };
 
-// Sums over the changed elements, before and after. Thousands of them are made, sent and read
-// between the end of a comparison and the vote.
-using TouchedByTensor = absl::btree_map<TensorIndex, TouchedSums>;
+// Sums over the changed elements, before and after.
+using TouchedByTensor = std::map<TensorIndex, TouchedSums>;
 
 struct PublishOutcome {
   Digest patch_digest;
