@@ -1,8 +1,9 @@
-// A whole fleet on one GPU or two: a server, ranks with their weights in device memory, and
+// A whole fleet on one GPU or several: a server, ranks with their weights in device memory, and
 // trainers that publish from it, each a process of its own. All of them are killed, and ranks are
 // stopped.
 #include <signal.h>
 
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -134,7 +135,22 @@ namespace {
 //   kTwoGpus: rank 1 of instance a is on GPU 1, which is reached by NVLink
 //   kTwoHosts: instance b is on GPU 1, and as if on another host; one rank of it is reached through
 //     the server, since a communicator takes each GPU once
-enum class Place { kOneGpu, kTwoGpus, kTwoHosts };
+//   kFourGpus: instance a is on GPUs 1 and 2, instance b on GPUs 3 and 0
+enum class Place { kOneGpu, kTwoGpus, kTwoHosts, kFourGpus };
+
+int DeviceOf(Place place, const std::string& instance, uint32_t rank) {
+  using Devices = std::array<int, 2>;  // by rank
+  struct Fleet {
+    Devices a;
+    Devices b;
+  };
+  const std::map<Place, Fleet> fleets = {{Place::kOneGpu, {{0, 0}, {0, 0}}},
+                                         {Place::kTwoGpus, {{0, 1}, {0, 0}}},
+                                         {Place::kTwoHosts, {{0, 0}, {1, 1}}},
+                                         {Place::kFourGpus, {{1, 2}, {3, 0}}}};
+  const Fleet& fleet = fleets.at(place);
+  return instance == "a" ? fleet.a.at(rank) : fleet.b.at(rank);
+}
 
 std::map<std::string, std::string> HostSettings(int host) {
   return {{"NCCL_HOSTID", absl::StrCat("host-", host)},
@@ -175,10 +191,8 @@ class GpuFleet {
   LocalFleet& fleet() { return *fleet_; }
 
   void StartRank(const std::string& instance, uint32_t rank, const std::string& at_step = "") {
-    const bool is_second = place_ == Place::kTwoGpus    ? instance == "a" && rank == 1
-                           : place_ == Place::kTwoHosts ? instance == "b"
-                                                        : false;
-    std::vector<std::string> arguments = {"--device", is_second ? "cuda:1" : "cuda:0"};
+    std::vector<std::string> arguments = {"--device",
+                                          absl::StrCat("cuda:", DeviceOf(place_, instance, rank))};
     if (!at_step.empty()) arguments.insert(arguments.end(), {"--at-step", at_step + ":stop"});
     REQUIRE_OK(fleet_->StartRank(instance, rank, arguments));
   }
@@ -293,7 +307,9 @@ std::vector<Death> AllDeaths(Place place) {
 // The fleet is brought to `step` while somebody dies.
 void Follow(GpuFleet& gpu, Place place, const Death& death, int step) {
   LocalFleet& fleet = gpu.fleet();
-  const std::string instance = place == Place::kTwoGpus ? "a" : "b";
+  // One that is reached by NCCL, where some are.
+  const bool is_a = place == Place::kTwoGpus || place == Place::kFourGpus;
+  const std::string instance = is_a ? "a" : "b";
   const bool is_server = death.victim == Victim::kServer;
   // A rank that says no hello serves nothing, and nobody waits for it.
   const bool is_early = death.at == "hello";
@@ -361,6 +377,11 @@ TEST_CASE("A fleet on a GPU follows a trainer on it through deaths, and goes bac
 TEST_CASE("A fleet over two GPUs follows a trainer on one of them through deaths", "[.][gpus]") {
   REQUIRE_GPUS(2);
   FollowThroughDeaths(Place::kTwoGpus);
+}
+
+TEST_CASE("A fleet over four GPUs follows a trainer on one of them through deaths", "[.][gpus4]") {
+  REQUIRE_GPUS(4);
+  FollowThroughDeaths(Place::kFourGpus);
 }
 
 TEST_CASE("A fleet on two hosts with a GPU each follows a trainer through deaths", "[.][gpus]") {
