@@ -11,6 +11,7 @@
 #include "common/parallel.h"
 #include "common/status_macros.h"
 #include "tools/bench/bench.h"
+#include "tools/bench/gpu/floor.h"
 #include "tools/bench/gpu/gpu.h"
 #include "tools/bench/gpu/stage_bench.h"
 #include "tools/bench/gpu/workload.h"
@@ -84,8 +85,6 @@ class ApplyBench {
   absl::Status Prepare() {
     ASSIGN_OR_RETURN(weights_, gpu_.Allocate(model_.size_bytes));
     ASSIGN_OR_RETURN(other_, gpu_.Allocate(model_.size_bytes));
-    ASSIGN_OR_RETURN(
-        count_, cuda::DeviceBuffer<unsigned long long>::Create(1, gpu_.memory(), gpu_.stream()));
     return FillRandom(weights_.get(), model_.size_bytes, 1, gpu_.stream());
   }
 
@@ -96,7 +95,8 @@ class ApplyBench {
         CopyAndChange(weights_.get(), other_.get(), kElements, 2, density, 7, gpu_.stream()));
     ASSIGN_OR_RETURN(const std::vector<std::string> chunks,
                      MakeChunks(gpu_, model_, weights_.get(), other_.get(), density));
-    ASSIGN_OR_RETURN(const double scatter, TimeScatter(density));
+    ASSIGN_OR_RETURN(const double scatter, TimeScatter(gpu_, density, 9, kElements,
+                                                       reinterpret_cast<uint16_t*>(other_.get())));
     for (const bool is_checked : {true, false}) {
       CudaBackendOptions options{gpu_.stream(), gpu_.memory()};
       options.verify_writes = is_checked;
@@ -113,25 +113,6 @@ class ApplyBench {
   std::vector<Measurement> Take() { return std::move(results_); }
 
  private:
-  absl::StatusOr<double> TimeScatter(double density) {
-    const auto room = static_cast<uint64_t>(kElements * density * 1.02) + 4096;
-    ASSIGN_OR_RETURN(auto indices,
-                     cuda::DeviceBuffer<uint32_t>::Create(room, gpu_.memory(), gpu_.stream()));
-    ASSIGN_OR_RETURN(auto values,
-                     cuda::DeviceBuffer<uint16_t>::Create(room, gpu_.memory(), gpu_.stream()));
-    RETURN_IF_ERROR(cuda::ZeroAsync(count_.get(), 1, gpu_.stream()));
-    RETURN_IF_ERROR(MakeScatter(kElements, density, 9, indices.get(), values.get(), count_.get(),
-                                gpu_.stream()));
-    unsigned long long count = 0;
-    RETURN_IF_ERROR(cuda::CopyAsync(count_.get(), &count, 1, gpu_.stream()));
-    RETURN_IF_ERROR(cuda::Synchronize(gpu_.stream()));
-    // Into the other side: the weights stay what the update is made for.
-    return gpu_.Time([&] {
-      return Scatter(indices.get(), values.get(), count, reinterpret_cast<uint16_t*>(other_.get()),
-                     gpu_.stream());
-    });
-  }
-
   // Forward and back in turn: each exchange is checked against what the read found.
   absl::Status Measure(MemoryBackend& backend, StagedPatch* patch, double density, bool is_checked,
                        double scatter) {
@@ -183,7 +164,6 @@ class ApplyBench {
   const Model model_;
   cuda::DeviceBuffer<uint8_t> weights_;
   cuda::DeviceBuffer<uint8_t> other_;
-  cuda::DeviceBuffer<unsigned long long> count_;
   std::vector<Measurement> results_;
 };
 

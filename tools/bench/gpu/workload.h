@@ -12,6 +12,9 @@ namespace wstore::bench {
 // Fills memory with random bits. `size_bytes` is a multiple of 8.
 absl::Status FillRandom(void* memory, uint64_t size_bytes, uint64_t seed, CudaStream stream);
 
+// Reads `size_bytes`, a multiple of 16, and does nothing with them. `sink` gets four bytes.
+absl::Status ReadAll(const void* memory, uint64_t size_bytes, uint32_t* sink, CudaStream stream);
+
 // Copies `from` to `to` and changes elements of `element_bytes` bytes with probability `density`,
 // by their lowest bit or their lowest two.
 absl::Status CopyAndChange(const void* from, void* to, uint64_t elements, uint32_t element_bytes,
