@@ -69,16 +69,13 @@ absl::StatusOr<DifferenceInfo> StoreImpl::DescribeDifference(VersionId from, Ver
   input.parent = parent.get();
   input.patches = difference.get();
   input.threads = threads_;
-  ASSIGN_OR_RETURN(const PublishOutcome outcome,
+  ASSIGN_OR_RETURN(PublishOutcome outcome,
                    EncodePublish(input, [](const ChunkKey&, std::string_view) -> absl::Status {
                      return absl::OkStatus();
                    }));
-  DifferenceInfo info{outcome.patch_digest, outcome.elements, {}};
+  DifferenceInfo info{outcome.patch_digest, outcome.elements, std::move(outcome.touched)};
   Fingerprint sum = from_info.fingerprint;
-  for (const auto& [tensor, sums] : outcome.touched) {
-    info.touched.push_back({tensor, sums});
-    sum += sums.change();
-  }
+  for (const TensorSums& tensor : info.touched) sum += tensor.sums.change();
   if (sum != to_info.fingerprint) {
     return absl::DataLossError(absl::StrCat(
         "the patch sets and the base's bits do not lead from ", ToString(from), " to the recorded ",

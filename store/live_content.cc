@@ -89,6 +89,22 @@ Fingerprint FingerprintAfter(const VersionInfo& parent, const TouchedByTensor& t
   return total;
 }
 
+// What the contributors declare, added up. Of one, which is the rule, it is not copied.
+std::shared_ptr<const TouchedByTensor> DeclaredSums(const StagedContent& content) {
+  if (const auto only = content.summary(0); content.contributors() == 1 && only->sums) {
+    return {only, &*only->sums};
+  }
+  std::map<TensorIndex, TouchedSums> added;
+  for (uint32_t i = 0; i < content.contributors(); ++i) {
+    const std::shared_ptr<const ContributorSummary> summary = content.summary(i);
+    if (!summary->sums) continue;
+    for (const auto& [tensor, sums] : *summary->sums) added[tensor] += sums;
+  }
+  auto declared = std::make_shared<TouchedByTensor>();
+  for (const auto& [tensor, sums] : added) declared->push_back({tensor, sums});
+  return declared;
+}
+
 Digest ChainDigestOf(const VersionInfo& parent, const LivePublish& publish,
                      const LiveContent& content) {
   return VersionChainDigest(parent.chain_digest, content.patch_digest,
@@ -302,36 +318,29 @@ absl::StatusOr<LiveContent> LiveStore::ForetellContent(TransactionNumber transac
 absl::Status LiveStore::SettleSums(Pending& pending, const TouchedByTensor& found,
                                    bool summed) const {
   const StagedContent& content = *pending.content;
-  // Of one contributor mostly, and then not copied.
-  const auto added = std::make_shared<TouchedByTensor>();
-  std::shared_ptr<const TouchedByTensor> joined = added;
   bool all_declared = true;
   for (uint32_t i = 0; i < content.contributors(); ++i) {
-    const std::shared_ptr<const ContributorSummary> summary = content.summary(i);
-    all_declared = all_declared && summary->sums.has_value();
-    if (!summary->sums) continue;
-    if (content.contributors() == 1) {
-      joined = {summary, &*summary->sums};
-    } else {
-      for (const auto& [tensor, sums] : *summary->sums) (*added)[tensor] += sums;
-    }
+    all_declared = all_declared && content.summary(i)->sums.has_value();
   }
-  const TouchedByTensor& declared = *joined;
+  const std::shared_ptr<const TouchedByTensor> joined = DeclaredSums(content);
   pending.result.touched = summed ? std::make_shared<const TouchedByTensor>(found) : joined;
   pending.result.verified = summed ? Verified::kMaterialised : Verified::kNone;
   if (!all_declared) return absl::OkStatus();
   std::set<TensorIndex> wrong;
   std::set<TensorIndex> others;
-  for (const auto& [tensor, sums] : found) {
-    const auto it = declared.find(tensor);
-    if (it == declared.end()) {
+  for (auto a = found.begin(), b = joined->begin(); a != found.end() || b != joined->end();) {
+    const TensorIndex tensor = b == joined->end() ? a->tensor
+                               : a == found.end() ? b->tensor
+                                                  : std::min(a->tensor, b->tensor);
+    const bool is_found = a != found.end() && a->tensor == tensor;
+    const bool is_declared = b != joined->end() && b->tensor == tensor;
+    if (is_found != is_declared) {
       others.insert(tensor);
-    } else if (summed && it->second != sums) {
+    } else if (summed && a->sums != b->sums) {
       wrong.insert(tensor);
     }
-  }
-  for (const auto& [tensor, sums] : declared) {
-    if (!found.contains(tensor)) others.insert(tensor);
+    a += is_found ? 1 : 0;
+    b += is_declared ? 1 : 0;
   }
   if (!others.empty()) {
     return absl::InvalidArgumentError(

@@ -242,10 +242,10 @@ absl::Status StagedContent::Settle(uint32_t contributor, ContributorSummary summ
                                                    summary.chunks, " chunks, but ",
                                                    found->chunks.size(), " have come"));
   }
-  if (summary.sums && !summary.sums->empty() && summary.sums->rbegin()->first >= manifest_.size()) {
+  if (summary.sums && !summary.sums->empty() && summary.sums->back().tensor >= manifest_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("contributor ", contributor, " has sums of tensor ",
-                     summary.sums->rbegin()->first, "; the base has ", manifest_.size()));
+                     summary.sums->back().tensor, "; the base has ", manifest_.size()));
   }
   found->summary = std::make_shared<const ContributorSummary>(std::move(summary));
   return absl::OkStatus();

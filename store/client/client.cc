@@ -344,7 +344,7 @@ absl::StatusOr<ServedDifference> Client::ReadDifference(VersionId from, VersionI
   ServedDifference difference;
   difference.info.patch_digest = set.digest;
   difference.info.elements = set.elements;
-  for (const auto& [tensor, sums] : *set.touched) difference.info.touched.push_back({tensor, sums});
+  difference.info.touched = *std::move(set.touched);
   difference.patches = std::make_unique<client::EncodedSource>(*manifest, std::move(set));
   return difference;
 }

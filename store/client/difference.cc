@@ -87,9 +87,7 @@ class DifferenceReader {
   }
 
   absl::Status AddSums(const v1::ContentSummary& summary) {
-    ASSIGN_OR_RETURN(const std::vector<wire::NumberedSums> list, wire::FromProto(summary.sums()));
-    for (const wire::NumberedSums& sums : list) (*set_.touched)[sums.of] = sums.sums;
-    return absl::OkStatus();
+    return wire::AppendTensors(summary.sums(), &*set_.touched);
   }
 
   const Connection& connection_;

@@ -199,10 +199,7 @@ absl::StatusOr<Decision> Commit(const Connection& connection, const std::string&
   request.set_elements(declared.elements);
   request.set_digest(ToBytes(declared.digest));
   if (declared.touched) {
-    v1::SumList* const list = request.mutable_sums();
-    for (const auto& [tensor, sums] : *declared.touched) {
-      wire::Add(tensor, sums, list);
-    }
+    *request.mutable_sums() = wire::ToProto(*declared.touched);
   }
   v1::Decision decision;
   // It may be sent twice: a contributor that has finished may finish again.

@@ -14,26 +14,55 @@ constexpr int kMaxSettings = 64;
 
 }  // namespace
 
-void Add(uint32_t of, const TouchedSums& sums, v1::SumList* list) {
-  list->add_of(of);
-  for (const uint64_t lane : sums.before.lanes) list->add_lanes(lane);
-  for (const uint64_t lane : sums.after.lanes) list->add_lanes(lane);
+namespace {
+
+// Sums: TensorSums or CellSums, of which `number` is the tensor or the cell.
+template <typename Sums>
+v1::SumList ListOf(absl::Span<const Sums> all, uint32_t Sums::*number) {
+  v1::SumList list;
+  list.mutable_of()->Reserve(static_cast<int>(all.size()));
+  list.mutable_lanes()->Reserve(static_cast<int>(4 * all.size()));
+  for (const Sums& one : all) {
+    list.add_of(one.*number);
+    for (const uint64_t lane : one.sums.before.lanes) list.add_lanes(lane);
+    for (const uint64_t lane : one.sums.after.lanes) list.add_lanes(lane);
+  }
+  return list;
 }
 
-absl::StatusOr<std::vector<NumberedSums>> FromProto(const v1::SumList& list) {
+template <typename Sums>
+absl::Status Append(const v1::SumList& list, uint32_t Sums::*number, std::vector<Sums>* all) {
   if (list.lanes_size() != 4 * int64_t{list.of_size()}) {
     return absl::InvalidArgumentError(absl::StrCat("sums of ", list.of_size(), " with ",
                                                    list.lanes_size(), " lanes; each has four"));
   }
-  std::vector<NumberedSums> sums(static_cast<size_t>(list.of_size()));
-  const uint64_t* lane = list.lanes().data();
-  for (int i = 0; i < list.of_size(); ++i, lane += 4) {
-    if (i > 0 && list.of(i) <= list.of(i - 1)) {
-      return absl::InvalidArgumentError(absl::StrCat("sums do not ascend at ", list.of(i)));
-    }
-    sums[static_cast<size_t>(i)] = {list.of(i), {{{lane[0], lane[1]}}, {{lane[2], lane[3]}}}};
+  uint64_t next = all->empty() ? 0 : uint64_t{all->back().*number} + 1;
+  for (const uint32_t of : list.of()) {
+    if (of < next) return absl::InvalidArgumentError(absl::StrCat("sums do not ascend at ", of));
+    next = uint64_t{of} + 1;
   }
-  return sums;
+  all->reserve(all->size() + static_cast<size_t>(list.of_size()));
+  const uint64_t* lane = list.lanes().data();
+  for (const uint32_t of : list.of()) {
+    Sums& one = all->emplace_back();
+    one.*number = of;
+    one.sums = {{{lane[0], lane[1]}}, {{lane[2], lane[3]}}};
+    lane += 4;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+v1::SumList ToProto(absl::Span<const TensorSums> tensors) {
+  return ListOf(tensors, &TensorSums::tensor);
+}
+v1::SumList ToProto(absl::Span<const CellSums> cells) { return ListOf(cells, &CellSums::cell); }
+absl::Status AppendTensors(const v1::SumList& list, std::vector<TensorSums>* tensors) {
+  return Append(list, &TensorSums::tensor, tensors);
+}
+absl::Status AppendCells(const v1::SumList& list, std::vector<CellSums>* cells) {
+  return Append(list, &CellSums::cell, cells);
 }
 
 v1::TransferHello ToProto(const TransferHello& hello) {

@@ -6,7 +6,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "wstore/fingerprint.h"
+#include "wstore/patch_source.h"
+#include "wstore/regions.h"
 #include "wstore/tensor_set.h"
 #include "wstore/transfer_group.h"
 #include "wstore/v1/service.pb.h"
@@ -14,13 +17,12 @@
 namespace wstore::wire {
 
 // Sums of tensors or cells.
-void Add(uint32_t of, const TouchedSums& sums, v1::SumList* list);
-struct NumberedSums {
-  uint32_t of = 0;
-  TouchedSums sums;
-};
-// kInvalidArgument: other than four lanes for each, or they do not ascend
-absl::StatusOr<std::vector<NumberedSums>> FromProto(const v1::SumList& list);
+v1::SumList ToProto(absl::Span<const TensorSums> tensors);
+v1::SumList ToProto(absl::Span<const CellSums> cells);
+// Behind those that came before.
+//   kInvalidArgument: other than four lanes for each, or they do not ascend; nothing is appended
+absl::Status AppendTensors(const v1::SumList& list, std::vector<TensorSums>* tensors);
+absl::Status AppendCells(const v1::SumList& list, std::vector<CellSums>* cells);
 
 v1::TransferHello ToProto(const TransferHello& hello);
 v1::TransferRoute ToProto(TransferRoute route);

@@ -7,16 +7,6 @@
 #include "store/service/fleet.h"
 
 namespace wstore::service {
-namespace {
-
-std::shared_ptr<const TouchedByTensor> ByTensor(const DifferenceInfo& info) {
-  auto touched = std::make_shared<TouchedByTensor>();
-  for (const TensorSums& entry : info.touched) touched->emplace(entry.tensor, entry.sums);
-  return touched;
-}
-
-}  // namespace
-
 void Fleet::Attach(RankRegistration registration, std::shared_ptr<RankSink> sink) {
   strand_.Post([this, registration = std::move(registration), sink = std::move(sink)] {
     const auto& [rank, incarnation] = registration.process;
@@ -105,7 +95,7 @@ void Fleet::Carry(const protocol::Judge& effect) {
     if (const absl::StatusOr<LiveContent> content = OpenContent(number); content.ok()) {
       declared = content->touched;
     } else if (const auto difference = differences_.Get(from, to); difference.ok()) {
-      declared = ByTensor(**difference);
+      declared = std::shared_ptr<const TouchedByTensor>(*difference, &(*difference)->touched);
     } else {
       declared = difference.status();
     }

@@ -70,15 +70,13 @@ class ManifestProducer final : public Producer<v1::ReadManifestResponse> {
 template <typename Response>
 class SummarySender {
  public:
-  void Set(v1::ContentSummary summary, const TouchedByTensor& touched) {
+  void Set(v1::ContentSummary summary, absl::Span<const TensorSums> touched) {
     messages_.clear();
-    for (const auto& [tensor, sums] : touched) {
-      if (static_cast<size_t>(summary.sums().of_size()) == kSumsPerMessage) {
-        messages_.push_back(std::exchange(summary, {}));
-      }
-      wire::Add(tensor, sums, summary.mutable_sums());
-    }
-    messages_.push_back(std::move(summary));
+    do {
+      *summary.mutable_sums() = wire::ToProto(touched.subspan(0, kSumsPerMessage));
+      touched.remove_prefix(std::min(touched.size(), kSumsPerMessage));
+      messages_.push_back(std::exchange(summary, {}));
+    } while (!touched.empty());
   }
   bool empty() const { return messages_.empty(); }
   // False: all are sent.
@@ -146,9 +144,7 @@ class DifferenceProducer final : public Producer<v1::ReadDifferenceResponse> {
     if (info->elements > 0) {
       summary.add_parts()->set_digest(ToBytes(info->patch_digest));
     }
-    TouchedByTensor touched;
-    for (const TensorSums& entry : info->touched) touched.emplace(entry.tensor, entry.sums);
-    summary_.Set(std::move(summary), touched);
+    summary_.Set(std::move(summary), info->touched);
     described_ = true;
     return absl::OkStatus();
   }
@@ -329,7 +325,9 @@ class ContentProducer final : public Producer<v1::ReadContentResponse> {
       part->set_chunks(sent->chunks);
       part->set_digest(ToBytes(sent->digest));
     }
-    summary_.Set(std::move(summary), without_sums_ ? TouchedByTensor() : *complete.touched);
+    absl::Span<const TensorSums> touched = *complete.touched;
+    if (without_sums_) touched = {};
+    summary_.Set(std::move(summary), touched);
     summarised_ = true;
   }
 

@@ -126,11 +126,7 @@ absl::StatusOr<ContributorSummary> FromProto(const v1::CommitRequest& request) {
   ASSIGN_OR_RETURN(summary.digest, RequiredDigest("digest", request.digest()));
   if (request.content_follows()) summary.elements = request.elements();
   if (!request.has_sums()) return summary;
-  summary.sums.emplace();
-  ASSIGN_OR_RETURN(const std::vector<wire::NumberedSums> list, wire::FromProto(request.sums()));
-  for (const wire::NumberedSums& sums : list) {
-    summary.sums->emplace_hint(summary.sums->end(), sums.of, sums.sums);
-  }
+  RETURN_IF_ERROR(wire::AppendTensors(request.sums(), &summary.sums.emplace()));
   return summary;
 }
 
@@ -170,10 +166,8 @@ absl::StatusOr<protocol::Report> FromProto(const v1::Report& report,
 }
 
 absl::StatusOr<std::vector<CellSums>> CellsFromProto(const v1::SumList& cells) {
-  ASSIGN_OR_RETURN(const std::vector<wire::NumberedSums> list, wire::FromProto(cells));
   std::vector<CellSums> out;
-  out.reserve(list.size());
-  for (const wire::NumberedSums& sums : list) out.push_back({sums.of, sums.sums});
+  RETURN_IF_ERROR(wire::AppendCells(cells, &out));
   return out;
 }
 

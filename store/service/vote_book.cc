@@ -209,7 +209,7 @@ absl::StatusOr<std::shared_ptr<const RegionMap>> Judge::MapOf(const Votes& votes
   return made_.back().map;
 }
 
-Judgement Judge::JudgeUpdate(const Votes& votes, const TouchedByTensor& declared) {
+Judgement Judge::JudgeUpdate(const Votes& votes, absl::Span<const TensorSums> declared) {
   Judgement judgement;
   const absl::StatusOr<std::shared_ptr<const RegionMap>> map = MapOf(votes);
   if (!map.ok()) {
@@ -223,9 +223,7 @@ Judgement Judge::JudgeUpdate(const Votes& votes, const TouchedByTensor& declared
     for (const CellSums& cell : rank) total += cell.sums;
     judgement.totals.push_back(total);
   }
-  std::vector<TensorSums> sums;
-  for (const auto& [tensor, touched] : declared) sums.push_back({tensor, touched});
-  judgement.status = Prefixed(JudgeTouched(**map, manifest_, cells, sums),
+  judgement.status = Prefixed(JudgeTouched(**map, manifest_, cells, declared),
                               absl::StrCat("instance ", votes.instance));
   return judgement;
 }

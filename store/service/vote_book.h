@@ -106,7 +106,7 @@ class Judge {
   explicit Judge(const Manifest& manifest) : manifest_(manifest) {}
 
   // Sums over the changed elements.
-  Judgement JudgeUpdate(const Votes& votes, const TouchedByTensor& declared);
+  Judgement JudgeUpdate(const Votes& votes, absl::Span<const TensorSums> declared);
   // Sums over everything; `declared`: of every tensor. By rank: those that no fault names are OK.
   std::vector<absl::Status> JudgeAudit(const Votes& votes,
                                        const std::vector<Fingerprint>& declared);

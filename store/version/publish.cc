@@ -190,7 +190,12 @@ absl::StatusOr<PublishOutcome> EncodePublish(
       outcome.elements += tile.changed;
     }
     for (const SpanOutcome::Tensor& tensor : done.tensors) {
-      if (tensor.touched) outcome.touched[tensor.tensor] += tensor.sums;
+      if (tensor.touched) {
+        // A tensor may go on in the next span.
+        TouchedByTensor& all = outcome.touched;
+        if (all.empty() || all.back().tensor != tensor.tensor) all.push_back({tensor.tensor, {}});
+        all.back().sums += tensor.sums;
+      }
       if (input.target != nullptr) outcome.target_sums[tensor.tensor] += tensor.target_sum;
     }
     return absl::OkStatus();

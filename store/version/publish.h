@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -28,13 +27,10 @@ struct PublishInput {
   ProgressFn progress;  // bytes of the model looked at
 };
 
-// Sums over the changed elements, before and after.
-using TouchedByTensor = std::map<TensorIndex, TouchedSums>;
-
 struct PublishOutcome {
   Digest patch_digest;
-  uint64_t elements = 0;    // changed
-  TouchedByTensor touched;  // of each tensor with changes
+  uint64_t elements = 0;  // changed
+  TouchedByTensor touched;
   // With a target: the sums of all its tensors, taken from its bits alone.
   std::vector<Fingerprint> target_sums;
 };

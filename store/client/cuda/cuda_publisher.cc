@@ -34,6 +34,15 @@ constexpr uint64_t kMinPatchBytes = 16 << 20;
 // small ones of ranks that stage meanwhile must not wait for all of these.
 constexpr uint64_t kCopyBytes = 2 << 20;
 
+// The first part is what ranks have to wait for, so that of much it shall not be too long.
+constexpr uint32_t kLeastParts = 4;
+constexpr uint64_t kBytesPerPart = 5'000'000'000;
+
+uint32_t PartsFor(uint64_t size_bytes) {
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(kLeastParts + size_bytes / kBytesPerPart, kMaxDiffParts));
+}
+
 int64_t Now() { return SystemClock().NowMonotonicMicros(); }
 
 class CudaPublisherImpl final : public CudaPublisher {
@@ -62,7 +71,7 @@ class CudaPublisherImpl final : public CudaPublisher {
     differ.memory = options_.memory;
     differ.patch_bytes = options_.patch_bytes;
     differ.contributor = static_cast<uint16_t>(options_.contributor);
-    differ.parts = options_.parts;
+    differ.parts = options_.parts > 0 ? options_.parts : PartsFor(shadow_->size_bytes());
     differ.share = options_.share;
     ASSIGN_OR_RETURN(differ_, CudaDiffer::Create(*manifest_, key_, differ));
     ASSIGN_OR_RETURN(copies_, cuda::PinnedBuffer<char>::Create(options_.patch_bytes));
@@ -193,7 +202,7 @@ class CudaPublisherImpl final : public CudaPublisher {
       return client::RepeatedDecision(connection, id, parent_.version, *diff.digest, deadline);
     }
     if (ready.ok()) ready = client::CheckSameParent(*begun, parent_);
-    const absl::StatusOr<CudaDiff> diff =
+    absl::StatusOr<CudaDiff> diff =
         ready.ok() ? SendParts(options, transaction, start, deadline) : ready;
     if (!diff.ok()) {
       client::TakeBack(connection, id, diff.status(), deadline);
@@ -201,7 +210,7 @@ class CudaPublisherImpl final : public CudaPublisher {
     }
     StartPut(*diff, id, transaction, deadline);
     const int64_t sent = Now();
-    absl::StatusOr<Decision> decision = Commit(*diff, options, transaction, deadline);
+    absl::StatusOr<Decision> decision = Commit(*std::move(diff), options, transaction, deadline);
     times_.commit = Now() - sent;
     times_.all = Now() - start;
     return decision;
@@ -299,16 +308,13 @@ class CudaPublisherImpl final : public CudaPublisher {
     return client::PutChunks(*put_connection_, transaction, options_.contributor, views, deadline);
   }
 
-  absl::StatusOr<Decision> Commit(const CudaDiff& diff, const PublishOptions& options,
+  absl::StatusOr<Decision> Commit(CudaDiff diff, const PublishOptions& options,
                                   TransactionNumber transaction, Deadline deadline) {
     const std::string& id = options.begin.transaction_id;
-    client::Declaration declared{diff.chunks.size(), diff.changed, *diff.digest, {}};
+    const client::Declaration declared{diff.chunks.size(), diff.changed, *diff.digest,
+                                       std::move(diff.touched)};
     Fingerprint change;
-    declared.touched.emplace();
-    for (const TensorSums& touched : diff.touched) {
-      declared.touched->emplace_hint(declared.touched->end(), touched.tensor, touched.sums);
-      change += touched.sums.change();
-    }
+    for (const TensorSums& touched : *declared.touched) change += touched.sums.change();
     const auto content = diff.chunks.empty() ? client::Content::kSent : client::Content::kFollows;
     absl::StatusOr<Decision> decision =
         client::Commit(*client_->connection(), id, transaction, options_.contributor, declared,

@@ -51,9 +51,7 @@ absl::Status AddSummary(const v1::ContentSummary& from, bool is_first, UpdateSum
     }
   }
   if (!to->declared) return absl::InternalError("the server sent sums before the summary");
-  ASSIGN_OR_RETURN(const std::vector<wire::NumberedSums> list, wire::FromProto(from.sums()));
-  for (const wire::NumberedSums& sums : list) to->declared->push_back({sums.of, sums.sums});
-  return absl::OkStatus();
+  return wire::AppendTensors(from.sums(), &*to->declared);
 }
 
 }  // namespace

@@ -97,16 +97,14 @@ absl::StatusOr<protocol::Order> FromProto(const v1::Order& order, const protocol
 std::vector<v1::FromRank> VoteMessages(TransactionNumber transaction,
                                        const std::vector<CellSums>& cells) {
   std::vector<v1::FromRank> messages;
-  size_t next = 0;
+  absl::Span<const CellSums> left(cells);
   do {
     v1::Vote& vote = *messages.emplace_back().mutable_vote();
     vote.set_transaction(transaction.value());
-    const size_t end = std::min(cells.size(), next + kCellsPerMessage);
-    for (; next < end; ++next) {
-      wire::Add(cells[next].cell, cells[next].sums, vote.mutable_cells());
-    }
-    vote.set_last(next == cells.size());
-  } while (next < cells.size());
+    *vote.mutable_cells() = wire::ToProto(left.subspan(0, kCellsPerMessage));
+    left.remove_prefix(std::min(left.size(), kCellsPerMessage));
+    vote.set_last(left.empty());
+  } while (!left.empty());
   return messages;
 }
 
@@ -118,10 +116,10 @@ std::vector<v1::FromRank> AuditMessages(uint64_t audit, const VersionName& versi
     v1::Audit& part = *messages.emplace_back().mutable_audit();
     part.set_audit(audit);
     *part.mutable_version() = ToProto(version);
+    std::vector<CellSums> sums;
     const size_t end = std::min(cells.size(), next + kCellsPerMessage);
-    for (; next < end; ++next) {
-      wire::Add(static_cast<uint32_t>(next), {{}, cells[next]}, part.mutable_cells());
-    }
+    for (; next < end; ++next) sums.push_back({static_cast<uint32_t>(next), {{}, cells[next]}});
+    *part.mutable_cells() = wire::ToProto(sums);
     part.set_last(next == cells.size());
   } while (next < cells.size());
   return messages;

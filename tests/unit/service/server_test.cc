@@ -105,10 +105,7 @@ class Served {
     commit.set_transaction(begun.transaction());
     commit.set_chunks(part.summary.chunks);
     commit.set_digest(ToBytes(part.summary.digest));
-    commit.mutable_sums();
-    for (const auto& [tensor, sums] : *part.summary.sums) {
-      wire::Add(tensor, sums, commit.mutable_sums());
-    }
+    *commit.mutable_sums() = wire::ToProto(*part.summary.sums);
     return stub->Commit(Context().get(), commit, decision);
   }
 

@@ -47,7 +47,7 @@ class LiveFixture {
     const auto new_dense = MakeDense(manifest, **new_model);
     const auto diff = MakeDiff(manifest, *old_dense, *new_dense);
     Part part;
-    part.summary.sums.emplace();
+    std::map<TensorIndex, TouchedSums> sums;
     PatchDigester digester(manifest);
     for (uint32_t span = 0; span < manifest.spans(); ++span) {
       ChunkBuilder builder(manifest);
@@ -67,12 +67,14 @@ class LiveFixture {
           const TileChanges mine = Select(tile, contributor, contributors);
           if (mine.offsets.empty()) continue;
           builder.AddTile(tile.place, mine.offsets, mine.values.data());
-          (*part.summary.sums)[tile.place.tensor] += SumsOf(tile, mine, from);
+          sums[tile.place.tensor] += SumsOf(tile, mine, from);
           close();  // small chunks: a span has several parts
         }
         return absl::OkStatus();
       }));
     }
+    part.summary.sums.emplace();
+    for (const auto& [tensor, touched] : sums) part.summary.sums->push_back({tensor, touched});
     part.summary.chunks = part.chunks.size();
     part.summary.digest = digester.Finish();
     return part;

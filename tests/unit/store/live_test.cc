@@ -151,7 +151,7 @@ TEST_CASE("content that is not what was declared is refused by name") {
     publish.check_sums = true;
     REQUIRE_OK(live.BeginContent(tx, publish));
     part = fixture.MakePart(base, next, tx, 0, 1);
-    part.summary.sums->begin()->second.before.lanes[0] ^= 1;
+    part.summary.sums->front().sums.before.lanes[0] ^= 1;
     fixture.Send(part, tx, 0);
     REQUIRE_ERROR(live.CompleteContent(tx), Code::kDataLoss, "'embed.weight'");
   }

@@ -32,7 +32,11 @@ class PatchSource {
 struct TensorSums {
   TensorIndex tensor = 0;
   TouchedSums sums;
+
+  friend bool operator==(const TensorSums&, const TensorSums&) = default;
 };
+// Of each tensor with changes, ascending.
+using TouchedByTensor = std::vector<TensorSums>;
 
 // The tiles of one span of a dense version. One thread at a time.
 class SpanTiles {

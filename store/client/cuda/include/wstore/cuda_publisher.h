@@ -45,9 +45,10 @@ struct CudaPublisherOptions {
   // Room for the encoded changes of one publish, 3 to 4 bytes for each changed element of two: on
   // the device twice, and once in pinned host memory. 0: a sixteenth of the share.
   uint64_t patch_bytes = 0;
-  // Changes are found, and sent to ranks, in so many parts, 1 to kMaxDiffParts: a part is compared
-  // while ranks take the one before. More cost more launches, and more frames.
-  uint32_t parts = 4;
+  // Changes are found, and sent to ranks, in so many parts, up to kMaxDiffParts: a part is compared
+  // while ranks take the one before. More cost more launches, and more frames. 0: 4, and one more
+  // for each 5 GB of the share.
+  uint32_t parts = 0;
   // Without it all ranks get their chunks from the server.
   bool leads = true;
   TransferLeadOptions lead;  // leads as `contributor`
