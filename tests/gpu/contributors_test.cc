@@ -1,6 +1,8 @@
 // Two trainers on one GPU that publish together, each what it holds of every tensor, to a server
-// and ranks in this process. The ranks' weights are in the GPU's memory, too.
+// and ranks in this process. The ranks' weights are in the GPU's memory, too. Or all of that over
+// two GPUs, a trainer and a rank on each.
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +13,7 @@
 #include "tests/gpu/device_weights.h"
 #include "tests/support/random.h"
 #include "tests/unit/worker/served_model.h"
+#include "transfer/cuda/device_scope.h"
 #include "wstore/cuda_publisher.h"
 #include "wstore/cuda_transfer.h"
 #include "wstore/patch_digest.h"
@@ -128,19 +131,32 @@ class Trainer {
   std::unique_ptr<CudaPublisher> publisher_;
 };
 
+// Where ranks have their weights, in turn.
+class WeightsOn {
+ public:
+  explicit WeightsOn(int gpus) { setenv("WSTORE_TEST_DEVICE", gpus == 1 ? "0" : "0,1", 1); }
+  ~WeightsOn() { unsetenv("WSTORE_TEST_DEVICE"); }
+};
+
 // A server, an instance of two ranks, and the trainers.
 class TrainedFleet {
  public:
-  explicit TrainedFleet(uint64_t seed) : served(seed), instance(served, "near", 2) {
-    for (auto& rank : instance.ranks) {
+  explicit TrainedFleet(uint64_t seed, int gpus = 1)
+      : gpus_(gpus), weights_on_(gpus), served(seed), instance(served, "near", 2) {
+    for (int i = 0; i < 2; ++i) {
+      const cuda::DeviceScope scope(i % gpus_);
       const auto port = MakeCudaTransferPort(rank_memory_.get());
       REQUIRE_OK(port);
-      rank->options.transfer = *port;
+      instance.ranks[i]->options.transfer = *port;
+      instance.ranks[i]->options.on_thread = [device = i % gpus] {
+        UseCudaDevice(device).IgnoreError();
+      };
     }
     instance.Start();
     instance.AwaitServing(0);
     const std::vector<Share> shares = Halves(served.manifest());
     for (uint32_t i = 0; i < kTrainers; ++i) {
+      const cuda::DeviceScope scope(static_cast<int>(i) % gpus_);
       trainers.push_back(std::make_unique<Trainer>(served, i, shares[i], shares[i]));
       REQUIRE_OK(trainers[i]->Start());
     }
@@ -157,7 +173,7 @@ class TrainedFleet {
     std::vector<std::thread> threads;
     for (uint32_t i = 0; i < kTrainers; ++i) {
       threads.emplace_back([&, i] {
-        UseCudaDevice(0).IgnoreError();
+        UseCudaDevice(static_cast<int>(i) % gpus_).IgnoreError();
         decisions[i] = trainers[i]->Publish(weights, options[i], deadline);
       });
     }
@@ -206,6 +222,8 @@ class TrainedFleet {
   uint64_t head() { return trainers[0]->publisher().parent().version.value(); }
 
  private:
+  const int gpus_;
+  const WeightsOn weights_on_;
   const std::unique_ptr<CudaMemory> rank_memory_ = MakeCudaPoolMemory();
   int steps_ = 0;
 
@@ -226,11 +244,8 @@ NaiveTensors OfTheFirst(const Manifest& manifest, const NaiveTensors& from,
   return weights;
 }
 
-}  // namespace
-
-TEST_CASE("two trainers on a GPU publish their halves as one version, which ranks follow") {
-  REQUIRE_GPU();
-  TrainedFleet fleet(TestSeed("gpu contributors"));
+void PublishHalves(int gpus) {
+  TrainedFleet fleet(TestSeed("gpu contributors"), gpus);
   ServedModel& served = fleet.served;
   for (const double density : {0.02, 0.7}) {
     for (const auto durability : {PublishDurability::kSync, PublishDurability::kAsync}) {
@@ -271,6 +286,19 @@ TEST_CASE("two trainers on a GPU publish their halves as one version, which rank
   }
   fleet.MustPublish(served.Changed(served.versions.at(fleet.head()), 0.1));
   fleet.instance.RequireNoFault();
+}
+
+}  // namespace
+
+TEST_CASE("two trainers on a GPU publish their halves as one version, which ranks follow") {
+  REQUIRE_GPU();
+  PublishHalves(1);
+}
+
+TEST_CASE("two trainers on a GPU each publish their halves, which a rank on each follows",
+          "[.][gpus]") {
+  REQUIRE_GPUS(2);
+  PublishHalves(2);
 }
 
 TEST_CASE("two trainers on a GPU follow an operator who goes back, one after the other") {
