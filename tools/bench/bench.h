@@ -35,8 +35,11 @@ struct Options {
   // "cpu" or "cuda:0"; empty: none was named, and benchmarks that need a GPU are left out of a run
   // of all.
   std::string device;
-  // update: the rank is on the trainer's GPU; otherwise on the next one.
+  // update: rank 0 is on the trainer's GPU; otherwise on the next one.
   bool colocated = false;
+  // update: of the instance, each on a GPU of its own; and whether they subscribe.
+  uint32_t ranks = 1;
+  bool subscribes = false;
   // update: the parts that changes are found and sent in; 0: as the publisher has it.
   uint32_t parts = 0;
   bool has_peer = false;  // found out by the benchmark

@@ -5,9 +5,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/parallel.h"
@@ -121,65 +126,171 @@ absl::Status Trainer::Reset() {
   return cuda::Synchronize(gpu_.stream());
 }
 
-absl::StatusOr<std::unique_ptr<LiveRank>> LiveRank::Start(const Gpu& gpu, int device,
-                                                          const Model& model, const Served& served,
-                                                          const DenseSource& base,
-                                                          const uint8_t* weights,
-                                                          uint64_t undo_bytes) {
-  auto rank = std::make_unique<LiveRank>();
-  rank->memory_ = MakeCudaPoolMemory();
-  ASSIGN_OR_RETURN(rank->stream_, OwnedCudaStream::Create(CudaPriority::kHigh));
-  ASSIGN_OR_RETURN(rank->weights_,
-                   cuda::DeviceBuffer<uint8_t>::Create(model.size_bytes, rank->memory_.get(),
-                                                       rank->stream_->get()));
-  RETURN_IF_ERROR(cuda::Synchronize(rank->stream_->get()));
-  RETURN_IF_ERROR(WSTORE_CUDA(
-      cudaMemcpyPeer(rank->weights_.get(), device, weights, gpu.device(), model.size_bytes)));
+namespace {
+
+bool HasSuffix(const std::string& name, std::initializer_list<const char*> suffixes) {
+  return std::any_of(suffixes.begin(), suffixes.end(),
+                     [&](const char* suffix) { return absl::EndsWith(name, suffix); });
+}
+
+// The expert that a tensor is of.
+std::optional<uint32_t> ExpertOf(const std::string& name) {
+  constexpr std::string_view kExperts = ".experts.";
+  const size_t at = name.find(kExperts);
+  if (at == std::string::npos) return std::nullopt;
+  const size_t begin = at + kExperts.size();
+  uint32_t expert = 0;
+  if (!absl::SimpleAtoi(name.substr(begin, name.find('.', begin) - begin), &expert)) {
+    return std::nullopt;
+  }
+  return expert;
+}
+
+// A buffer for each tensor, or part of one, that the rank holds.
+absl::StatusOr<Layout> LayoutOf(const Manifest& manifest, uint32_t rank, uint32_t ranks) {
+  constexpr uint32_t kExperts = 128;
+  LayoutBuilder builder(manifest);
+  for (TensorIndex i = 0; i < manifest.size(); ++i) {
+    const TensorSpec& spec = manifest.tensor(i).spec;
+    const std::optional<uint32_t> expert = ExpertOf(spec.name);
+    if (expert && *expert * ranks / kExperts != rank) continue;
+    std::optional<size_t> split;
+    if (HasSuffix(spec.name, {"q_proj.weight", "k_proj.weight", "v_proj.weight"})) split = 0;
+    if (HasSuffix(spec.name, {"o_proj.weight"})) split = 1;
+    if (!split || ranks == 1) {
+      builder.Place(builder.Tensor(i), builder.Buffer(spec));
+      continue;
+    }
+    TensorSpec part = spec;
+    part.shape[*split] /= ranks;
+    const uint64_t begin = part.shape[*split] * rank;
+    builder.Place(builder.Tensor(i).Slice(*split, begin, begin + part.shape[*split]),
+                  builder.Buffer(part));
+  }
+  return builder.Build(/*generation=*/1);
+}
+
+}  // namespace
+
+absl::Status LiveInstance::StartRank(const InstancePlace& place, uint32_t number,
+                                     const Model& model, const Served& served,
+                                     const DenseSource& base, std::shared_ptr<InstanceGroup> group,
+                                     uint64_t undo_bytes,
+                                     const std::function<absl::Status(Rank&)>& fill) {
+  const int device = place.first_device + static_cast<int>(number);
+  RETURN_IF_ERROR(UseCudaDevice(device));
+  Rank& rank = *ranks_[number];
+  ASSIGN_OR_RETURN(Layout layout, LayoutOf(model.manifest, number, place.ranks));
+  std::vector<uint64_t> offsets;
+  uint64_t size_bytes = 0;
+  for (uint32_t i = 0; i < layout.buffers().size(); ++i) {
+    offsets.push_back(size_bytes);
+    size_bytes += (layout.buffer_bytes(i) + 255) / 256 * 256;
+  }
+  rank.memory = MakeCudaPoolMemory();
+  ASSIGN_OR_RETURN(rank.stream, OwnedCudaStream::Create(CudaPriority::kHigh));
+  ASSIGN_OR_RETURN(rank.weights, cuda::DeviceBuffer<uint8_t>::Create(size_bytes, rank.memory.get(),
+                                                                     rank.stream->get()));
+  RETURN_IF_ERROR(cuda::Synchronize(rank.stream->get()));
+  std::vector<LocalBuffer> buffers;
+  for (uint32_t i = 0; i < layout.buffers().size(); ++i) {
+    buffers.push_back({rank.weights.get() + offsets[i], layout.buffer_bytes(i)});
+  }
   ASSIGN_OR_RETURN(const std::shared_ptr<const WorkerBase> worker_base,
                    ReadWorkerBase(served.connect(), Soon()));
-  LayoutBuilder builder(worker_base->manifest);
-  std::vector<LocalBuffer> buffers;
-  for (TensorIndex i = 0; i < model.manifest.size(); ++i) {
-    const Manifest::Tensor& tensor = model.manifest.tensor(i);
-    builder.Place(builder.Tensor(i), builder.Buffer(tensor.spec));
-    buffers.push_back({rank->weights_.get() + model.offsets[i], tensor.size_bytes()});
-  }
-  ASSIGN_OR_RETURN(Layout layout, builder.Build(/*generation=*/1));
   WorkerOptions options;
   options.connect = served.connect();
   options.instance = "bench";
+  options.group = std::move(group);
   options.base = &base;
-  options.holds_base = true;
+  options.holds_base = place.ranks == 1;
+  if (options.holds_base) RETURN_IF_ERROR(fill(rank));
+  options.subscribes = place.subscribes;
   options.replica.undo_budget_bytes = undo_bytes;
-  CudaBackendOptions backend{rank->stream_->get(), rank->memory_.get()};
+  CudaBackendOptions backend{rank.stream->get(), rank.memory.get()};
   ASSIGN_OR_RETURN(options.replica.backend, MakeCudaBackend(backend));
-  ASSIGN_OR_RETURN(options.transfer, MakeCudaTransferPort(rank->memory_.get()));
+  ASSIGN_OR_RETURN(options.transfer, MakeCudaTransferPort(rank.memory.get()));
   options.on_thread = [device] { UseCudaDevice(device).IgnoreError(); };
-  ASSIGN_OR_RETURN(rank->worker_,
+  ASSIGN_OR_RETURN(rank.worker,
                    Worker::Start(worker_base, std::make_shared<const Layout>(std::move(layout)),
                                  buffers, options, Soon()));
-  rank->engine_ = std::thread([worker = rank->worker_.get()] {
-    while (worker->AtSafePoint() != SafePoint::kClosed) std::this_thread::sleep_for(kEngineStep);
-  });
-  RETURN_IF_ERROR(rank->worker_->AwaitServing(Soon()));
-  return rank;
-}
-
-LiveRank::~LiveRank() {
-  if (worker_ != nullptr) worker_->Leave(Soon());
-  if (engine_.joinable()) engine_.join();
-}
-
-absl::Status LiveRank::Await(VersionId version) const {
-  for (const Deadline deadline = Soon(); !deadline.has_passed();) {
-    const WorkerStatus status = worker_->status();
-    if (status.may_serve && status.version && status.version->version == version) {
-      return absl::OkStatus();
+  rank.engine = std::thread([this, worker = rank.worker.get()] {
+    while (worker->AtSafePoint() != SafePoint::kClosed) {
+      std::this_thread::sleep_for(kEngineStep);
+      step_.arrive_and_wait();
     }
+    step_.arrive_and_drop();
+  });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<LiveInstance>> LiveInstance::Start(
+    const Gpu& gpu, const InstancePlace& place, const Model& model, const Served& served,
+    const DenseSource& base, const uint8_t* weights, uint64_t undo_bytes) {
+  std::unique_ptr<LiveInstance> instance(new LiveInstance(place.ranks));
+  const auto fill = [&](Rank& rank) {
+    return WSTORE_CUDA(cudaMemcpyPeer(rank.weights.get(), place.first_device, weights, gpu.device(),
+                                      model.size_bytes));
+  };
+  std::vector<std::shared_ptr<InstanceGroup>> groups(place.ranks);
+  if (place.ranks > 1) {
+    auto made = MakeThreadGroups(place.ranks);
+    std::move(made.begin(), made.end(), groups.begin());
+  }
+  for (uint32_t i = 0; i < place.ranks; ++i) instance->ranks_.push_back(std::make_unique<Rank>());
+  // They wait for each other.
+  std::vector<std::future<absl::Status>> starting;
+  for (uint32_t i = 0; i < place.ranks; ++i) {
+    starting.push_back(std::async(std::launch::async, [&, i] {
+      return instance->StartRank(place, i, model, served, base, groups[i], undo_bytes, fill);
+    }));
+  }
+  absl::Status started;
+  for (std::future<absl::Status>& rank : starting) started.Update(rank.get());
+  RETURN_IF_ERROR(started);
+  for (const auto& rank : instance->ranks_) RETURN_IF_ERROR(rank->worker->AwaitServing(Soon()));
+  return instance;
+}
+
+LiveInstance::~LiveInstance() {
+  // Ranks that were not started take no steps.
+  for (const auto& rank : ranks_) {
+    if (!rank->engine.joinable()) step_.arrive_and_drop();
+  }
+  for (const auto& rank : ranks_) {
+    if (rank->worker != nullptr) rank->worker->Leave(Soon());
+  }
+  for (const auto& rank : ranks_) {
+    if (rank->engine.joinable()) rank->engine.join();
+  }
+}
+
+double LiveInstance::pause() const {
+  int64_t longest = 0;
+  for (const auto& rank : ranks_) {
+    longest = std::max(longest, rank->worker->status().last_pause_micros);
+  }
+  return static_cast<double>(longest) / 1e6;
+}
+
+uint64_t LiveInstance::received_bytes(uint32_t rank) const {
+  const WorkerStatus status = ranks_[rank]->worker->status();
+  return status.carried_bytes + status.served_bytes;
+}
+
+absl::Status LiveInstance::Await(VersionId version) const {
+  const auto serves = [version](const auto& rank) {
+    const WorkerStatus status = rank->worker->status();
+    return status.may_serve && status.version && status.version->version == version;
+  };
+  for (const Deadline deadline = Soon(); !deadline.has_passed();) {
+    if (std::all_of(ranks_.begin(), ranks_.end(), serves)) return absl::OkStatus();
     std::this_thread::sleep_for(kPoll);
   }
+  std::vector<std::string> details;
+  for (const auto& rank : ranks_) details.push_back(rank->worker->status().detail);
   return absl::DeadlineExceededError(
-      absl::StrCat("the rank does not serve ", ToString(version), ": ", worker_->status().detail));
+      absl::StrCat("not all ranks serve ", ToString(version), ": ", absl::StrJoin(details, "; ")));
 }
 
 }  // namespace wstore::bench

@@ -1,6 +1,8 @@
-// A model in the memory of a GPU, its store, a server of that, and a rank that serves it.
+// A model in the memory of a GPU, its store, a server of that, and an instance that serves it.
 #pragma once
 
+#include <barrier>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -46,29 +48,50 @@ class Trainer {
   uint64_t seed_ = 100;
 };
 
-// An instance of one rank that holds every tensor whole, and an engine that makes short steps.
-class LiveRank {
- public:
-  // Begins with `weights`, which are the base's. The device of the calling thread is the rank's.
-  static absl::StatusOr<std::unique_ptr<LiveRank>> Start(const Gpu& gpu, int device,
-                                                         const Model& model, const Served& served,
-                                                         const DenseSource& base,
-                                                         const uint8_t* weights,
-                                                         uint64_t undo_bytes);
-  ~LiveRank();
+// Where the ranks of an instance are.
+struct InstancePlace {
+  int first_device = 0;  // of rank 0; the others are on the next ones
+  // 1: a rank that holds every tensor whole. More: attention is split (tensor parallelism), experts
+  // are whole on one of them each (expert parallelism), and the rest is on all.
+  uint32_t ranks = 1;
+  bool subscribes = false;
+};
 
-  // Until it serves `version`.
+// An instance, and an engine that makes short steps, on all ranks alike.
+class LiveInstance {
+ public:
+  // Begins with `weights` on the device of `gpu`, which are the base's.
+  static absl::StatusOr<std::unique_ptr<LiveInstance>> Start(
+      const Gpu& gpu, const InstancePlace& place, const Model& model, const Served& served,
+      const DenseSource& base, const uint8_t* weights, uint64_t undo_bytes);
+  ~LiveInstance();
+
+  // Until all ranks serve `version`.
   absl::Status Await(VersionId version) const;
-  // Of the latest update, in seconds.
-  double pause() const { return static_cast<double>(worker_->status().last_pause_micros) / 1e6; }
-  const uint8_t* weights() const { return weights_.get(); }
+  // Of the latest update, in seconds: the longest of a rank.
+  double pause() const;
+  // Of chunks that have come to a rank past the server, and from it.
+  uint64_t received_bytes(uint32_t rank) const;
+  // Of the rank that holds all, where there is only one.
+  const uint8_t* weights() const { return ranks_[0]->weights.get(); }
 
  private:
-  std::unique_ptr<CudaMemory> memory_;
-  std::optional<OwnedCudaStream> stream_;
-  cuda::DeviceBuffer<uint8_t> weights_;
-  std::unique_ptr<Worker> worker_;
-  std::thread engine_;
+  struct Rank {
+    std::unique_ptr<CudaMemory> memory;
+    std::optional<OwnedCudaStream> stream;
+    cuda::DeviceBuffer<uint8_t> weights;
+    std::unique_ptr<Worker> worker;
+    std::thread engine;
+  };
+
+  explicit LiveInstance(uint32_t ranks) : step_(ranks) {}
+  absl::Status StartRank(const InstancePlace& place, uint32_t number, const Model& model,
+                         const Served& served, const DenseSource& base,
+                         std::shared_ptr<InstanceGroup> group, uint64_t undo_bytes,
+                         const std::function<absl::Status(Rank&)>& fill);
+
+  std::barrier<> step_;  // between two of which all ranks make one step
+  std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
 }  // namespace wstore::bench

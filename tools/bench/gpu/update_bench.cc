@@ -69,15 +69,12 @@ class UpdateBench {
     dense_ = MakeDense(checkpoint_->manifest(), *checkpoint_);
     ASSIGN_OR_RETURN(served_, Served::Start(options_, *scratch_, "store"));
     const uint64_t patch_bytes = PatchBytes(layers_ == kLayers ? kMostDense : 0.01);
-    RETURN_IF_ERROR(UseCudaDevice(worker_device_));
-    absl::StatusOr<std::unique_ptr<LiveRank>> rank =
-        LiveRank::Start(gpu_, worker_device_, model_, *served_, *dense_, trainer_->weights(),
-                        kHistory * patch_bytes);
-    RETURN_IF_ERROR(UseCudaDevice(trainer_device_));
-    RETURN_IF_ERROR(rank.status());
-    rank_ = *std::move(rank);
+    ASSIGN_OR_RETURN(
+        instance_,
+        LiveInstance::Start(gpu_, {worker_device_, options_.ranks, options_.subscribes}, model_,
+                            *served_, *dense_, trainer_->weights(), kHistory * patch_bytes));
     RETURN_IF_ERROR(trainer_->Connect(*served_, *checkpoint_, patch_bytes, options_.parts));
-    return trainer_->publisher().lead()->AwaitRanks(1, Soon());
+    return trainer_->publisher().lead()->AwaitRanks(options_.ranks, Soon());
   }
 
   // A pause that is not about the size of the update.
@@ -105,14 +102,19 @@ class UpdateBench {
 
   absl::Status Measure(double density, PublishDurability durability) {
     const bool is_async = durability == PublishDurability::kAsync;
-    const std::string name =
-        absl::StrCat(layers_, " layers, ", is_async ? "async" : "sync", " ", DensityName(density));
+    const std::string name = absl::StrCat(
+        layers_, " layers, ", options_.ranks > 1 ? absl::StrCat(options_.ranks, " ranks, ") : "",
+        is_async ? "async" : "sync", " ", DensityName(density));
+    std::vector<double> received(options_.ranks);  // in the latest update
     std::vector<double> all;
     std::vector<double> pauses;
     std::vector<double> durable;
     std::array<std::vector<double>, 6> parts;
     for (int i = -1; i < kRounds; ++i) {
       RETURN_IF_ERROR(trainer_->Change(model_.manifest.elements(), density));
+      for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
+        received[rank] = static_cast<double>(instance_->received_bytes(rank));
+      }
       ASSIGN_OR_RETURN(const Round round, Publish(durability));
       if (i < 0) continue;
       all.push_back(round.all);
@@ -133,6 +135,11 @@ class UpdateBench {
         MedianOf(parts[3]), MedianOf(parts[4]), MedianOf(parts[5]),
         *std::min_element(all.begin(), all.end()) * 1e3, MedianOf(durable) * 1e3,
         MedianOf(pauses) * 1e3));
+    for (uint32_t rank = 0; options_.ranks > 1 && rank < options_.ranks; ++rank) {
+      options_.report(absl::StrFormat(
+          "update: %s: rank %d received %.1f MB", name, rank,
+          (static_cast<double>(instance_->received_bytes(rank)) - received[rank]) / 1e6));
+    }
     if (layers_ == kAllLayers) {
       // The rival would need a third and a fourth copy of all weights.
       Add(name, MedianOf(all), "65 ms", 0.065);
@@ -159,12 +166,12 @@ class UpdateBench {
       MoveOptions options;
       options.version = ToString(before);
       RETURN_IF_ERROR(served_->client()->Rollback(options, Soon()).status());
-      RETURN_IF_ERROR(rank_->Await(before));
-      pauses.push_back(rank_->pause());
+      RETURN_IF_ERROR(instance_->Await(before));
+      pauses.push_back(instance_->pause());
       RETURN_IF_ERROR(served_->client()->SetHold(false, "", Soon()).status());
       RETURN_IF_ERROR(trainer_->publisher().Rebase(Soon()).status());
       RETURN_IF_ERROR(trainer_->Reset());
-      RETURN_IF_ERROR(CheckRank());
+      RETURN_IF_ERROR(CheckRanks());
     }
     Add(absl::StrCat("pause of going back, ", layers_, " layers, ", DensityName(density)),
         MedianOf(pauses), "pause of the publish", pause_);
@@ -217,8 +224,18 @@ class UpdateBench {
     return absl::OkStatus();
   }
 
-  // The rank holds what the trainer has, by sums of every tensor.
-  absl::Status CheckRank() const {
+  // The ranks hold what the trainer has, by sums of every tensor: of one rank they are compared
+  // with those of the trainer's weights; of several, the server compares them with the version's.
+  absl::Status CheckRanks() const {
+    if (options_.ranks > 1) {
+      ASSIGN_OR_RETURN(const std::vector<WorkerCheck> checks,
+                       served_->client()->VerifyWorkers(Soon()));
+      const bool is_right = checks.size() == options_.ranks &&
+                            std::all_of(checks.begin(), checks.end(),
+                                        [](const WorkerCheck& check) { return !check.fault; });
+      return is_right ? absl::OkStatus()
+                      : absl::DataLossError("not all ranks hold what the trainer published");
+    }
     const FingerprintKey key(trainer_->publisher().parent().base_digest);
     std::vector<std::vector<Fingerprint>> sums;
     for (const bool of_rank : {false, true}) {
@@ -229,7 +246,7 @@ class UpdateBench {
         ASSIGN_OR_RETURN(const std::unique_ptr<CudaAuditor> auditor,
                          CudaAuditor::Create(model_.manifest, key, stream.get(), memory.get()));
         RETURN_IF_ERROR(
-            auditor->Start(model_.At(of_rank ? rank_->weights() : trainer_->weights())));
+            auditor->Start(model_.At(of_rank ? instance_->weights() : trainer_->weights())));
         return auditor->Finish();
       };
       absl::StatusOr<std::vector<Fingerprint>> found = sum();
@@ -266,8 +283,8 @@ class UpdateBench {
     ASSIGN_OR_RETURN(round.all, Seconds(publish));
     round.times = trainer_->publisher().times();
     RETURN_IF_ERROR(round.times.sent);
-    RETURN_IF_ERROR(rank_->Await(decision.version));
-    round.pause = rank_->pause();
+    RETURN_IF_ERROR(instance_->Await(decision.version));
+    round.pause = instance_->pause();
     ASSIGN_OR_RETURN(const double rest,
                      Seconds([&] { return trainer_->publisher().AwaitDurable(Soon()); }));
     round.durable = round.all + rest;
@@ -294,7 +311,7 @@ class UpdateBench {
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<DenseSource> dense_;
   std::unique_ptr<Served> served_;
-  std::unique_ptr<LiveRank> rank_;
+  std::unique_ptr<LiveInstance> instance_;
   std::unique_ptr<Trainer> trainer_;
   double empty_pause_ = 0;
   double pause_ = 0;                              // of the publish that was measured last
@@ -309,9 +326,9 @@ absl::StatusOr<std::vector<Measurement>> RunGpuUpdate(const Options& given) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Gpu> gpu, Gpu::Open(options.device));
   int device = 0;
   RETURN_IF_ERROR(WSTORE_CUDA(cudaGetDevice(&device)));
-  options.has_peer = std::filesystem::exists(kPeer) && HasProgram("python3") &&
-                     RunProgram({"python3", "-c", "import torch"}).ok();
-  if (!options.has_peer) {
+  options.has_peer = options.ranks == 1 && std::filesystem::exists(kPeer) &&
+                     HasProgram("python3") && RunProgram({"python3", "-c", "import torch"}).ok();
+  if (!options.has_peer && options.ranks == 1) {
     options.report(absl::StrCat("update: no rival: it is ", kPeer, ", and needs PyTorch"));
   }
   const bool has_all = options.full && !options.colocated;
@@ -322,7 +339,7 @@ absl::StatusOr<std::vector<Measurement>> RunGpuUpdate(const Options& given) {
   for (const double density : {0.001, 0.01, kMostDense}) {
     if (has_all && density != 0.01) continue;
     RETURN_IF_ERROR(bench.Measure(density, PublishDurability::kAsync));
-    RETURN_IF_ERROR(bench.CheckRank());
+    RETURN_IF_ERROR(bench.CheckRanks());
   }
   if (!has_all) {
     RETURN_IF_ERROR(bench.Measure(0.01, PublishDurability::kSync));

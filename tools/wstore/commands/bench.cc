@@ -53,7 +53,13 @@ class BenchCommand final : public Command {
                      "audit, diff and update")
         ->type_name("D");
     verb->add_flag("--colocated", colocated_,
-                   "update: the rank is on the trainer's GPU; without it, on the next one");
+                   "update: the (first) rank is on the trainer's GPU; without it, on the next one");
+    verb->add_option("--ranks", ranks_,
+                     "update: how many ranks the instance has, each on a GPU of its own: attention "
+                     "is split, and each expert on one of them. Default: 1, which holds all")
+        ->type_name("N")
+        ->check(CLI::Range(1, 8));
+    verb->add_flag("--subscribe", subscribes_, "update: ranks want only what they hold");
     verb->add_option("--parts", parts_,
                      "update: how many parts changes are found and sent in, 1 to 8. Default: as "
                      "the publisher has it")
@@ -70,6 +76,8 @@ class BenchCommand final : public Command {
     options.device = device_;
     options.colocated = colocated_;
     options.parts = parts_;
+    options.ranks = ranks_;
+    options.subscribes = subscribes_;
     std::error_code error;
     options.directory =
         directory_.empty() ? std::filesystem::temp_directory_path(error).string() : directory_;
@@ -117,6 +125,8 @@ class BenchCommand final : public Command {
   std::string device_;
   bool full_ = false;
   bool colocated_ = false;
+  uint32_t ranks_ = 1;
+  bool subscribes_ = false;
   uint32_t parts_ = 0;
 };
 
