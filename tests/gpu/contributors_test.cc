@@ -86,6 +86,7 @@ class Trainer {
       const void* const at = publisher_->shadow()[i];
       REQUIRE((at == nullptr) == held_[i].empty());
       if (at == nullptr) continue;
+      const cuda::DeviceScope scope(*cuda::DeviceOf(stream_->get()));
       std::string bytes(held_[i].size() * tensor.element_bytes, '\0');
       REQUIRE_OK(cuda::CopyAsync(static_cast<const char*>(at), bytes.data(), bytes.size(),
                                  stream_->get()));

@@ -282,6 +282,7 @@ absl::StatusOr<CudaDiffPart> Differ::NextPart() {
 }
 
 void Differ::ReadSums(CudaDiff* diff) const {
+  if (options_.with_touched_sums) diff->touched.reserve(table_.size());
   for (uint64_t i = 0; i < table_.size(); ++i) {
     const cuda::TensorSumsEntry& entry = host_sums_[i];
     const TensorIndex tensor = table_.index(i);

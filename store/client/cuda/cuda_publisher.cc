@@ -36,7 +36,7 @@ constexpr uint64_t kCopyBytes = 2 << 20;
 
 // The first part is what ranks have to wait for, so that of much it shall not be too long.
 constexpr uint32_t kLeastParts = 4;
-constexpr uint64_t kBytesPerPart = 5'000'000'000;
+constexpr uint64_t kBytesPerPart = 10'000'000'000;
 
 uint32_t PartsFor(uint64_t size_bytes) {
   return static_cast<uint32_t>(

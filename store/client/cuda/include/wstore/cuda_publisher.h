@@ -47,7 +47,7 @@ struct CudaPublisherOptions {
   uint64_t patch_bytes = 0;
   // Changes are found, and sent to ranks, in so many parts, up to kMaxDiffParts: a part is compared
   // while ranks take the one before. More cost more launches, and more frames. 0: 4, and one more
-  // for each 5 GB of the share.
+  // for each 10 GB of the share.
   uint32_t parts = 0;
   // Without it all ranks get their chunks from the server.
   bool leads = true;
