@@ -1,5 +1,6 @@
 // The content of a publish: from contributors' chunks to a staged payload and a record.
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 

@@ -24,7 +24,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "store/version/publish.h"
 #include "wstore/chunk.h"
 #include "wstore/fingerprint.h"
 #include "wstore/manifest.h"

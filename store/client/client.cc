@@ -344,7 +344,7 @@ absl::StatusOr<ServedDifference> Client::ReadDifference(VersionId from, VersionI
   ServedDifference difference;
   difference.info.patch_digest = set.digest;
   difference.info.elements = set.elements;
-  difference.info.touched = *std::move(set.touched);
+  difference.info.touched = *std::exchange(set.touched, std::nullopt);
   difference.patches = std::make_unique<client::EncodedSource>(*manifest, std::move(set));
   return difference;
 }

@@ -12,10 +12,6 @@ namespace {
 constexpr size_t kMaxTextBytes = 4096;
 constexpr int kMaxSettings = 64;
 
-}  // namespace
-
-namespace {
-
 // Sums: TensorSums or CellSums, of which `number` is the tensor or the cell.
 template <typename Sums>
 v1::SumList ListOf(absl::Span<const Sums> all, uint32_t Sums::*number) {
@@ -41,7 +37,7 @@ absl::Status Append(const v1::SumList& list, uint32_t Sums::*number, std::vector
     if (of < next) return absl::InvalidArgumentError(absl::StrCat("sums do not ascend at ", of));
     next = uint64_t{of} + 1;
   }
-  all->reserve(all->size() + static_cast<size_t>(list.of_size()));
+  if (all->empty()) all->reserve(static_cast<size_t>(list.of_size()));
   const uint64_t* lane = list.lanes().data();
   for (const uint32_t of : list.of()) {
     Sums& one = all->emplace_back();

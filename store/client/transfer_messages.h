@@ -7,7 +7,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "wstore/fingerprint.h"
 #include "wstore/patch_source.h"
 #include "wstore/regions.h"
 #include "wstore/tensor_set.h"

@@ -7,6 +7,7 @@
 #include "store/service/fleet.h"
 
 namespace wstore::service {
+
 void Fleet::Attach(RankRegistration registration, std::shared_ptr<RankSink> sink) {
   strand_.Post([this, registration = std::move(registration), sink = std::move(sink)] {
     const auto& [rank, incarnation] = registration.process;

@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "store/protocol/types.h"
-#include "store/staged_content.h"
 #include "wstore/layout.h"
 #include "wstore/regions.h"
 #include "wstore/update.h"

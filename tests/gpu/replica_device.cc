@@ -37,7 +37,10 @@ int NextDevice() {
   static std::string taken;
   static uint64_t made = 0;
   const char* const text = std::getenv("WSTORE_TEST_DEVICE");
-  if (text == nullptr) return 0;
+  if (text == nullptr) {
+    taken.clear();
+    return 0;
+  }
   if (std::exchange(taken, text) != text) made = 0;
   const std::vector<std::string> all = absl::StrSplit(text, ',');
   int index = 0;

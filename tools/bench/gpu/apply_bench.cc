@@ -95,7 +95,7 @@ class ApplyBench {
         CopyAndChange(weights_.get(), other_.get(), kElements, 2, density, 7, gpu_.stream()));
     ASSIGN_OR_RETURN(const std::vector<std::string> chunks,
                      MakeChunks(gpu_, model_, weights_.get(), other_.get(), density));
-    ASSIGN_OR_RETURN(const double scatter, TimeScatter(gpu_, density, 9, kElements,
+    ASSIGN_OR_RETURN(const double scatter, TimeScatter(gpu_, density, kElements,
                                                        reinterpret_cast<uint16_t*>(other_.get())));
     for (const bool is_checked : {true, false}) {
       CudaBackendOptions options{gpu_.stream(), gpu_.memory()};

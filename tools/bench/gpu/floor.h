@@ -13,7 +13,6 @@ absl::StatusOr<double> TimeRead(const Gpu& gpu, const void* memory, uint64_t siz
 
 // Seconds of a scatter of values of two bytes, by ready flat indices, into a random `density` of
 // `elements` elements.
-absl::StatusOr<double> TimeScatter(const Gpu& gpu, double density, uint64_t seed, uint64_t elements,
-                                   uint16_t* to);
+absl::StatusOr<double> TimeScatter(const Gpu& gpu, double density, uint64_t elements, uint16_t* to);
 
 }  // namespace wstore::bench

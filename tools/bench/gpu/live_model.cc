@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Make(const Gpu& gpu, const Mod
 absl::Status Trainer::Connect(const Served& served, const TensorSource& base, uint64_t patch_bytes,
                               uint32_t parts) {
   CudaPublisherOptions options;
-  if (parts != 0) options.parts = parts;
+  options.parts = parts;
   options.stream = gpu_.stream();
   options.memory = gpu_.memory();
   options.patch_bytes = patch_bytes;
@@ -162,10 +162,10 @@ absl::StatusOr<Layout> LayoutOf(const Manifest& manifest, uint32_t rank, uint32_
       continue;
     }
     TensorSpec part = spec;
-    part.shape[*split] /= ranks;
-    const uint64_t begin = part.shape[*split] * rank;
-    builder.Place(builder.Tensor(i).Slice(*split, begin, begin + part.shape[*split]),
-                  builder.Buffer(part));
+    const uint64_t begin = spec.shape[*split] * rank / ranks;
+    const uint64_t end = spec.shape[*split] * (rank + 1) / ranks;
+    part.shape[*split] = end - begin;
+    builder.Place(builder.Tensor(i).Slice(*split, begin, end), builder.Buffer(part));
   }
   return builder.Build(/*generation=*/1);
 }
@@ -245,8 +245,12 @@ absl::StatusOr<std::unique_ptr<LiveInstance>> LiveInstance::Start(
       return instance->StartRank(place, i, model, served, base, groups[i], undo_bytes, fill);
     }));
   }
+  // One that cannot start is the reason why others waited in vain.
   absl::Status started;
-  for (std::future<absl::Status>& rank : starting) started.Update(rank.get());
+  for (std::future<absl::Status>& rank : starting) {
+    const absl::Status status = rank.get();
+    if (started.ok() || (absl::IsDeadlineExceeded(started) && !status.ok())) started = status;
+  }
   RETURN_IF_ERROR(started);
   for (const auto& rank : instance->ranks_) RETURN_IF_ERROR(rank->worker->AwaitServing(Soon()));
   return instance;

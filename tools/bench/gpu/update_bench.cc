@@ -55,6 +55,9 @@ class UpdateBench {
         trainer_device_(device),
         worker_device_(options.colocated ? device : device + 1),
         layers_(layers),
+        case_(absl::StrCat(layers, " layers, ",
+                           options.ranks > 1 ? absl::StrCat(options.ranks, " ranks, ") : "",
+                           options.subscribes ? "subscribing, " : "")),
         model_(Model::Qwen3Moe(layers)) {}
 
   absl::Status Prepare() {
@@ -140,18 +143,19 @@ class UpdateBench {
           "update: %s: rank %d received %.1f MB", name, rank,
           (static_cast<double>(instance_->received_bytes(rank)) - received[rank]) / 1e6));
     }
-    if (layers_ == kAllLayers) {
-      // The rival would need a third and a fourth copy of all weights.
-      Add(name, MedianOf(all), "65 ms", 0.065);
-    } else {
+    if (options_.has_peer) {
       ASSIGN_OR_RETURN(const std::string peer, Peer(density));
       Add(name, MedianOf(all), "tensor by tensor", NumberOf(peer, "update"));
+    } else if (layers_ == kAllLayers && options_.ranks == 1) {
+      Add(name, MedianOf(all), "65 ms", 0.065);
+    } else {
+      Add(name, MedianOf(all), "", 0);
     }
     if (!is_async) return absl::OkStatus();
     times_.emplace_back(density, MedianOf(all));
     pause_ = MedianOf(pauses);
     const double scale = static_cast<double>(kAllLayers) / static_cast<double>(layers_);
-    Add(absl::StrCat("pause of ", layers_, " layers, as of 48, ", DensityName(density)),
+    Add(absl::StrCat(case_, "pause as of 48 layers, ", DensityName(density)),
         (pause_ - empty_pause_) * scale + empty_pause_, "30 ms", 0.030);
     return absl::OkStatus();
   }
@@ -173,8 +177,8 @@ class UpdateBench {
       RETURN_IF_ERROR(trainer_->Reset());
       RETURN_IF_ERROR(CheckRanks());
     }
-    Add(absl::StrCat("pause of going back, ", layers_, " layers, ", DensityName(density)),
-        MedianOf(pauses), "pause of the publish", pause_);
+    Add(absl::StrCat(case_, "pause of going back, ", DensityName(density)), MedianOf(pauses),
+        "pause of the publish", pause_);
     return absl::OkStatus();
   }
 
@@ -185,8 +189,8 @@ class UpdateBench {
     const auto bytes = static_cast<uint64_t>(elements * density * kBytesPerChange);
     ASSIGN_OR_RETURN(const BroadcastTimes times,
                      MeasureBroadcast(trainer_device_, worker_device_, bytes, model_.size_bytes));
-    Add(absl::StrCat("broadcast of ", bytes >> 20, " MiB, ", DensityName(density)), times.frames,
-        "ncclBroadcast", times.bare);
+    Add(absl::StrCat(case_, "broadcast of ", bytes >> 20, " MiB"), times.frames, "ncclBroadcast",
+        times.bare);
     options_.report(absl::StrFormat(
         "update: a broadcast of %d MiB takes %.2f ms in frames and %.2f bare; of all weights %.1f",
         bytes >> 20, times.frames * 1e3, times.bare * 1e3, times.dense * 1e3));
@@ -208,7 +212,7 @@ class UpdateBench {
   absl::Status CompareWithFloor(double density, double broadcast) {
     ASSIGN_OR_RETURN(const double read, TimeRead(gpu_, trainer_->weights(), model_.size_bytes));
     ASSIGN_OR_RETURN(const auto region, gpu_.Allocate(2 * kScatterElements));
-    ASSIGN_OR_RETURN(const double part, TimeScatter(gpu_, density, 9, kScatterElements,
+    ASSIGN_OR_RETURN(const double part, TimeScatter(gpu_, density, kScatterElements,
                                                     reinterpret_cast<uint16_t*>(region.get())));
     const double scatter = part * static_cast<double>(model_.manifest.elements()) /
                            static_cast<double>(kScatterElements);
@@ -219,8 +223,8 @@ class UpdateBench {
     const auto update = std::find_if(times_.begin(), times_.end(),
                                      [&](const auto& time) { return time.first == density; });
     if (update == times_.end()) return absl::OkStatus();
-    Add(absl::StrCat(layers_, " layers, async ", DensityName(density), ", beside its floor"),
-        update->second, "1.5 times reading, a bare broadcast and a plain scatter", 1.5 * floor);
+    Add(absl::StrCat(case_, "async ", DensityName(density), ", beside its floor"), update->second,
+        "1.5 times reading, a bare broadcast and a plain scatter", 1.5 * floor);
     return absl::OkStatus();
   }
 
@@ -292,7 +296,6 @@ class UpdateBench {
   }
 
   absl::StatusOr<std::string> Peer(double density) {
-    if (!options_.has_peer) return std::string();
     return ReadProgram({"python3", kPeer, options_.colocated ? "colocated" : "two",
                         absl::StrCat(layers_), absl::StrCat(density)});
   }
@@ -306,6 +309,7 @@ class UpdateBench {
   const int trainer_device_;
   const int worker_device_;
   const uint64_t layers_;
+  const std::string case_;  // what names of cases begin with
   const Model model_;
   std::optional<Scratch> scratch_;
   std::unique_ptr<Checkpoint> checkpoint_;
@@ -326,12 +330,22 @@ absl::StatusOr<std::vector<Measurement>> RunGpuUpdate(const Options& given) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Gpu> gpu, Gpu::Open(options.device));
   int device = 0;
   RETURN_IF_ERROR(WSTORE_CUDA(cudaGetDevice(&device)));
-  options.has_peer = options.ranks == 1 && std::filesystem::exists(kPeer) &&
-                     HasProgram("python3") && RunProgram({"python3", "-c", "import torch"}).ok();
-  if (!options.has_peer && options.ranks == 1) {
-    options.report(absl::StrCat("update: no rival: it is ", kPeer, ", and needs PyTorch"));
+  int devices = 0;
+  RETURN_IF_ERROR(WSTORE_CUDA(cudaGetDeviceCount(&devices)));
+  const int first_rank = options.colocated ? device : device + 1;
+  if (first_rank + static_cast<int>(options.ranks) > devices) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "ranks on cuda:", first_rank, " to cuda:", first_rank + static_cast<int>(options.ranks) - 1,
+        " were asked for; there are ", devices, " GPUs here"));
   }
   const bool has_all = options.full && !options.colocated;
+  // It has one rank, and would need a third and a fourth copy of all 48 layers.
+  const bool wants_peer = options.ranks == 1 && !has_all;
+  options.has_peer = wants_peer && std::filesystem::exists(kPeer) && HasProgram("python3") &&
+                     RunProgram({"python3", "-c", "import torch"}).ok();
+  if (wants_peer && !options.has_peer) {
+    options.report(absl::StrCat("update: no rival: it is ", kPeer, ", and needs PyTorch"));
+  }
   UpdateBench bench(options, *gpu, device, has_all ? kAllLayers : kLayers);
   RETURN_IF_ERROR(bench.Prepare());
   RETURN_IF_ERROR(bench.Warm(has_all ? 0.01 : kMostDense));
