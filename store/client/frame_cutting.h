@@ -29,7 +29,8 @@ struct FrameTakers {
   uint64_t frame_bytes = 0;   // at most
 };
 
-// A frame costs some ten microseconds, in which a link carries about as much.
+// A frame costs the root some ten microseconds, in which a link carries about as much. (A rank on a
+// GPU needs up to a millisecond for each, which this leaves out: docs/benchmarks.md.)
 inline constexpr uint64_t kSmallFrameBytes = 1 << 20;
 
 // Cuts chunks into stretches of memory, in order of their addresses, with as many as are for the
