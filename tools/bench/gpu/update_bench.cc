@@ -105,9 +105,8 @@ class UpdateBench {
 
   absl::Status Measure(double density, PublishDurability durability) {
     const bool is_async = durability == PublishDurability::kAsync;
-    const std::string name = absl::StrCat(
-        layers_, " layers, ", options_.ranks > 1 ? absl::StrCat(options_.ranks, " ranks, ") : "",
-        is_async ? "async" : "sync", " ", DensityName(density));
+    const std::string name =
+        absl::StrCat(case_, is_async ? "async" : "sync", " ", DensityName(density));
     std::vector<double> received(options_.ranks);  // in the latest update
     std::vector<double> all;
     std::vector<double> pauses;
